@@ -8955,6 +8955,8 @@ PROMETHEUS_BUCKETS = range(-4, 61, 8)   # bucket numbers: up to 0.25 s, then fou
 
 
 
+OWN_EVENTS = ("SELECT %s FROM activity WHERE id>? AND id<=? AND owner_id=? ORDER BY id DESC LIMIT %d"
+              % (FOLDED_COLUMNS, FOLD_ROWS + 1))
 SHIFTS = "SELECT worker_id, machine, counted_to, ended_at FROM shift"
 
 
@@ -8965,6 +8967,7 @@ class Counted(NamedTuple):
     runs: "dict[str, list[LatestRun]]"    # latest runs of each function, oldest first
     until: "float"                        # all rows up to this moment are counted
     tally: "Tally"                        # of the rows that are not folded
+    since: "float | None" = None          # older rows are missing; None: no row is missing
 
 
 class PlaceSums(NamedTuple):
@@ -9049,15 +9052,19 @@ class Metrics:
         self._database, self._settings, self._rollup = database, settings, rollup
 
     def read(self, start, end, step, wants,
-             viewer=None):
+             viewer=None, owner_id=None):
         """Return the figures from `start` to `end`. Both are beginnings of steps; `step` is a word of STEPS.
 
         `wants` selects functions and queues. `viewer` is the user who sees only the ids of their own tasks.
+        With `owner_id` only the events of this user's tasks are counted, see _read_own().
         """
         seconds, base = STEPS[step], self._settings.get("throughput_base")
         span = max(length for length in SPANS if length and seconds % length == 0)
-        counted = self._read_sums(span, start, end)
-        self._add_living(counted.tally)
+        if owner_id is None:
+            counted = self._read_sums(span, start, end)
+            self._add_living(counted.tally)
+        else:
+            counted = self._read_own(owner_id, start)
         points = collections.defaultdict(Sums)
         functions = collections.defaultdict(Sums)
         machines = collections.defaultdict(Sums)
@@ -9068,13 +9075,13 @@ class Metrics:
                               (functions if queue else machines)[name]):
                     whole.add(sums)
         return {
-            "step": step, "from": iso(start), "to": iso(end),
+            "step": step, "from": iso(start), "to": iso(end), "counted_from": iso(counted.since),
             "points": [{"at": iso(at), "complete": at + seconds <= counted.until, **points[at].json(),
                         **points[at].worker_json(base, "executed")}
                        for at in range(start, end, seconds)],
             "totals": {**totals.json(), **totals.worker_json(base, "executed")},
             "workers": [{"machine": machine, **sums.worker_json(base, "ran")}
-                        for machine, sums in sorted(machines.items())],
+                        for machine, sums in sorted(machines.items()) if owner_id is None],
             "functions": [{"name": name, **sums.json(), "recent": [
                 {"id": task_id if owner_id == viewer or viewer is None else None, "status": status,
                  "seconds": seconds}
@@ -9107,6 +9114,36 @@ class Metrics:
                 for name in {**recent, **tally.runs}}
         until = rows[-1]["at"] if len(rows) == FOLD_ROWS else self._database.clock.now()
         return Counted(stored, runs, until, tally)
+
+    def _read_own(self, owner_id, start):
+        """Count the events of one user's tasks from `start` on. Sums are not kept for each user.
+
+        Only the newest FOLD_ROWS events are counted, and those that are found within SEARCH_SECONDS.
+        """
+        database = self._database
+        top = database.value("SELECT max(id) FROM activity") or 0
+        low = self._last_before(start, top)
+        rows, cursor = database.search(OWN_EVENTS, (owner_id,), low, top, FOLD_ROWS, SEARCH_SECONDS)
+        first = database.one("SELECT id, at FROM activity WHERE id>=? ORDER BY id LIMIT 1",
+                             (cursor or low + 1,))
+        is_cut = cursor is not None or low == 0
+        since = first["at"] if first and is_cut and first["id"] > 1 else None
+        tally = Tally()
+        tally.count(reversed(rows))
+        return Counted([], {name: latest_runs(None, runs) for name, runs in tally.runs.items()},
+                       self._database.clock.now(), tally, since)
+
+    def _last_before(self, at, high):
+        """Return the id of the last event before `at`, up to `high`, or 0. Ids rise with time."""
+        low = 0
+        while low < high:
+            middle = (low + high) // 2
+            row = self._database.one("SELECT id, at FROM activity WHERE id>? ORDER BY id LIMIT 1", (middle,))
+            if row and is_number(row["at"]) and row["at"] < at:
+                low = row["id"]
+            else:
+                high = middle
+        return low
 
     def _add_living(self, tally):
         """Add the time that living workers lived and were busy, up to their last heartbeat.
@@ -9353,7 +9390,7 @@ _ROWS = {
     "cron_awaited": ("", NOTE, "", "",
                      "cron_wait", "Waiting for cron{often}; it came last at {at}."),
     "off": ("Workers", NOTE, "no task is run", "set NbMaxWorker to 1 or more: it is 0",
-            "off", "No task starts: the number of workers (NbMaxWorker) is 0."),
+            "off", "No task starts: the number of workers is set to 0."),
     "start_failed": ("Workers", BAD, "{why} at {at}", "",
                      "no_worker", "No task starts: {why}. Next try {next}."),
     "busy": ("", NOTE, "", "", "busy", "All workers are busy{more}."),
@@ -10681,6 +10718,7 @@ SHARE = 0.03                    # largest share of a process's time for plans
 # A task is slow if it runs for more than SLOW_SECONDS and SLOW_TIMES the 95th percentile of its function. The
 # percentile needs SLOW_ATTEMPTS successful attempts.
 SLOW_TIMES, SLOW_SECONDS, SLOW_ATTEMPTS = 3, 60.0, 20
+LONGER_SECONDS = 5.0            # added to the longest known time, before a task counts as longer
 
 
 def forecast_json(before=None, start=None, end=None,
@@ -10749,7 +10787,7 @@ class Forecast:
                        if run.status == "succeeded")
         slow = len(times) >= SLOW_ATTEMPTS and elapsed > max(
             SLOW_SECONDS, SLOW_TIMES * times[int(len(times) * 0.95)])
-        if times and elapsed > times[-1] and not row["progress"]:
+        if times and elapsed > times[-1] + LONGER_SECONDS and not row["progress"]:
             return forecast_json(
                 reason="It runs longer than the newest tasks of this function did.", slow=slow)
         shown = plan.end_of_running(row).range(plan.now)
@@ -15478,9 +15516,13 @@ def held_queues(queue, request, names):
             for name, why in blocked.items() if why.words]
 
 
+WHOSE = object_of(owner=OWNER_FILTER)
+
+
 def get_overview(queue, request):
     """Show running, pending, recently failed and next tasks: the user's own, or all for an admin."""
-    scope, now = request.person.scope, queue.database.clock.now()
+    scope = wanted_owner(queue, request, request.given, request.person.scope)
+    now = queue.database.clock.now()
     firsts = queue.tasks.firsts(PENDING, scope)
     oldest = min(firsts, key=due_at, default=None)
     states = [row["state"] for row in queue.workers.rows() if row["mode"] != "remote"]
@@ -15688,7 +15730,8 @@ WHICH_FIGURES = object_of(**{
     "from": about(MOMENT, "a day before `to` if left out"),
     "to": about(MOMENT, "now if left out"),
     "step": about(or_null({"enum": list(STEPS)}), "what one point is of"),
-    "function": TEXT_OR_NULL, "queue": TEXT_OR_NULL})
+    "function": TEXT_OR_NULL, "queue": TEXT_OR_NULL,
+    "owner": about(TEXT_OR_NULL, "counts only this user's tasks; for users only their own name")})
 
 
 def get_exposition(queue, _):
@@ -15712,7 +15755,7 @@ def get_exposition(queue, _):
 def get_metrics(queue, request):
     """Count tasks and measure their times, in steps from an hour to a week.
 
-    Users see the figures of the functions that they may add, including other users' tasks.
+    Without an owner, users see the figures of the functions that they may add, including other users' tasks.
     """
     fields, person = request.given, request.person
     end = parse_time(fields["to"], "to") if fields.get("to") else queue.database.clock.now()
@@ -15721,13 +15764,14 @@ def get_metrics(queue, request):
     start, end = whole_steps(start, end, step)
     if not 0 < (end - start) / STEPS[step] <= POINTS_MAX or end >= YEAR_10000:
         raise Malformed("There must be 1 to %d steps between from and to." % POINTS_MAX)
-    own = None if person.scope is None else {each["name"] for each in queue.catalogue.functions()
-                                             if each["who"] == "user"}
+    owner_id = wanted_owner(queue, request, fields, person.scope) if fields.get("owner") else None
+    own = None if person.scope is None or owner_id is not None else {
+        each["name"] for each in queue.catalogue.functions() if each["who"] == "user"}
 
     def wants(function, lane):
         return ((own is None or function in own) and fields.get("queue", lane) == lane
                 and fields.get("function", function) == function)
-    return queue.metrics.read(start, end, step, wants, person.scope)
+    return queue.metrics.read(start, end, step, wants, person.scope, owner_id)
 
 
 LISTED_ACTIVITY = object_of(
@@ -16090,7 +16134,7 @@ ROUTES = [
     Route("GET", "/api/functions", _does("List the functions, with their schemas.",
              lambda queue, request: queue.catalogue.describe(request.person.is_admin)),
           USER, None, 200, "FunctionList", FRESH),
-    Route("GET", "/api/overview", get_overview, USER, None, 200, "Overview", KEPT),
+    Route("GET", "/api/overview", get_overview, USER, WHOSE, 200, "Overview", KEPT),
     Route("GET", "/api/tasks", get_tasks, USER, LISTED_TASKS, 200, "TaskList text/csv " + LINES_TYPE,
           KEPT),
     Route("POST", "/api/tasks", post_tasks, USER, NEW_TASKS, 201, "Added", FRESH | CHANGE),

@@ -1,7 +1,7 @@
 // @ts-check
 /** What is wrong and was lately: the bell in the header, for admins, and its page. */
 import { get, isAdmin, pause, poll, request, store } from './api.js';
-import { find, h, setText, showChosen, table, textWith } from './dom.js';
+import { find, h, setAttribute, setText, showChosen, table, textWith } from './dom.js';
 import { badge, button, cell, offer, page, patchRows, timeElement } from './forms.js';
 import { t } from './language.js';
 import { retryButton } from './many.js';
@@ -25,7 +25,10 @@ export function watchAlerts() {
     if (isAdmin()) ring(await get('api/alerts'));
     return SECONDS;
   });
-  store.on('session', () => { known = null; });
+  store.on('session', () => {
+    known = null;
+    find('#loud').hidden = true;
+  });
 }
 
 /** @param {Alerts} found */
@@ -34,6 +37,10 @@ function ring({ alerts }) {
   const loud = open.filter(({ muted_until: until }) => !isMuted(until));
   const bell = find('#bell');
   const words = t('Alerts') + (loud.length ? ` (${loud.length})` : '');
+  const beside = find('#loud');
+  beside.hidden = !loud.length;
+  setText(find('span', beside), String(loud.length));
+  setAttribute(beside, 'aria-label', words);
   if (bell.textContent !== words) {
     setText(bell, words);
     showChosen();

@@ -10,6 +10,8 @@ import * as tasks from './tasks.js';
 /** With a stroke: of one. @type {Record<string, () => Promise<Page>>} */
 const PAGES = {
   overview: () => import('./overview.js'),
+  functions: () => import('./usage.js'),
+  'functions/': () => import('./usage.js'),
   tasks: async () => tasks,
   'tasks/': () => import('./task.js'),
   new: () => import('./new.js'),
@@ -97,7 +99,7 @@ function arrive({ page, id }) {
   find('footer').hidden = !store.state.session;
   setAttribute(find('#help'), 'href', `#/help/for-${encodeURIComponent(page)}`);
   const here = `${page}/${id}`;
-  const link = page === 'new' ? 'tasks' : page.replace('/', '');
+  const link = { new: 'tasks', functions: 'overview', 'functions/': 'overview' }[page] || page.replace('/', '');
   for (const item of document.querySelectorAll('header a')) {
     setAttribute(item, 'aria-current', item.getAttribute('href') === `#/${link}` && 'page');
   }

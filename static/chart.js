@@ -1,6 +1,6 @@
 // @ts-check
-/** A chart over time: a picture, a line of words for the step one looks at, and a table behind. */
-import { h, setAttribute, setText, table } from './dom.js';
+/** A chart over time: a picture, and a line of words for all of it or for the step one looks at. */
+import { h, setAttribute, setText } from './dom.js';
 import { formatter } from './format.js';
 import { t } from './language.js';
 
@@ -13,7 +13,7 @@ import { t } from './language.js';
  */
 
 const DAY = 864e5;
-const HEIGHT = 132;
+const HEIGHT = 116;
 const LABEL = 64;
 const clock = formatter({ hour: '2-digit', minute: '2-digit' });
 const day = formatter({ day: 'numeric', month: 'short' });
@@ -31,14 +31,26 @@ function s(tag, attributes, ...children) {
   return element;
 }
 
-/** The next round number: 1, 2 or 5 and zeros. @param {number} most */
+const ROUND = [1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10];
+/** Seconds of the units that durations are said in. */
+const UNITS = [86400, 3600, 60];
+
+/** The next round number, at most a third larger. @param {number} most */
 function roundUp(most) {
   const size = 10 ** Math.floor(Math.log10(most));
-  return [1, 2, 5, 10].map((factor) => factor * size).find((round) => round >= most) || most;
+  return ROUND.map((factor) => factor * size).find((round) => round >= most) || most;
+}
+
+/** The next round duration: whole minutes, hours or days where these are said. @param {number} most */
+export function roundDuration(most) {
+  const unit = UNITS.find((one) => most > one);
+  if (!unit) return roundUp(most);
+  const count = most / unit;
+  return unit * (count < 10 ? Math.ceil(count) : roundUp(count));
 }
 
 /** A span of time in the viewer's zone. @param {Step} step */
-function spanWords({ at, end, open }) {
+export function spanWords({ at, end, open }) {
   const long = end - at >= DAY;
   const begin = new Date(at);
   const words = long ? weekday.format(begin)
@@ -92,22 +104,19 @@ export class Chart {
     this.kind = kind;
     this.number = last += 1;
     this.picture = s('svg', { role: 'img', height: HEIGHT });
-    this.status = h('p', { class: 'help reading', role: 'status' });
+    this.total = h('p', { 'aria-hidden': 'true' });
+    this.status = h('p', { role: 'status' });
     this.keys = h('div', { class: 'keys', tabindex: 0, role: 'application',
       'aria-label': t('{title}: arrow keys go from one time to the next', kind),
       onkeydown: (/** @type {KeyboardEvent} */ event) => this.press(event),
       onpointerdown: (/** @type {PointerEvent} */ event) => this.point(event),
       onpointermove: (/** @type {PointerEvent} */ event) => this.point(event) });
-    this.details = h('details', { ontoggle: () => this.patchTable() },
-      h('summary', {}, t('Show as table'), h('span', { class: 'hidden' }, `: ${kind.title}`)));
-    this.rows = h('div', { class: 'wide', tabindex: 0, role: 'group',
-      'aria-label': t('{title}, as a table', kind) });
-    this.details.append(this.rows);
     const shape = kind.kind === 'lines' ? 'curve ' : '';
     const names = kind.names.map((name, place) => h('span', { class: `${shape}k${place}` }, name));
     this.root = h('section', { class: 'chart' }, h('div', { class: 'bar' }, h('h3', {}, kind.title),
       h('p', { class: 'legend', 'aria-hidden': 'true' }, ...names)),
-    h('div', { class: 'plot' }, this.picture, this.keys), this.status, this.details);
+    h('div', { class: 'plot' }, this.picture, this.keys),
+    h('div', { class: 'help reading' }, this.total, this.status));
     new ResizeObserver(() => this.draw()).observe(this.keys);
   }
 
@@ -117,11 +126,11 @@ export class Chart {
     const looked = this.steps[this.at]?.at;
     this.steps = steps;
     this.at = steps.findIndex(({ at }) => at === looked);
-    setAttribute(this.picture, 'aria-label', `${this.kind.title}. ${this.kind.sentence(steps)}`);
+    setText(this.total, this.kind.sentence(steps));
+    setAttribute(this.picture, 'aria-label', `${this.kind.title}. ${this.total.textContent}`);
     this.width = 0;
     this.draw();
     this.patchStatus();
-    this.patchTable();
   }
 
   /** Draws for the width that there is. */
@@ -134,7 +143,7 @@ export class Chart {
     const sums = steps.map(({ values }) => (this.kind.kind === 'bars'
       ? values.reduce((/** @type {number} */ sum, value) => sum + (value || 0), 0)
       : Math.max(...values.map((value) => value || 0))));
-    this.top = roundUp(Math.max(this.kind.least, ...sums));
+    this.top = (this.kind.kind === 'bars' ? roundUp : roundDuration)(Math.max(this.kind.least, ...sums));
     this.picture.replaceChildren(this.hatch(), ...this.frame(),
       ...this.kind.kind === 'bars' ? this.bars() : this.lines(),
       s('rect', { class: 'cursor', y: 14, height: HEIGHT - 34, width: 0 }));
@@ -245,6 +254,7 @@ export class Chart {
   /** Says what it holds. */
   patchStatus() {
     const step = this.steps[this.at];
+    this.total.hidden = Boolean(step);
     setText(this.status, step ? `${spanWords(step)}: ${this.valuesOf(step)}` : '');
   }
 
@@ -256,15 +266,5 @@ export class Chart {
       const value = values[place];
       return value === null ? '' : `${words(value)} ${name}`;
     }).filter(Boolean).join(', ');
-  }
-
-  /** All of it in words, while one wants that. */
-  patchTable() {
-    if (!this.details.open) return;
-    const { kind, rows, steps } = this;
-    rows.replaceChildren(table('', kind.title, [t('Time'), ...kind.names],
-      h('tbody', {}, ...[...steps].reverse().map((step) => h('tr', {},
-        h('th', { scope: 'row' }, spanWords(step)),
-        ...step.values.map((value) => h('td', {}, value === null ? '–' : kind.words(value))))))));
   }
 }

@@ -77,7 +77,7 @@ function patchService() {
   const { catalogue, service, session } = store.state;
   const shown = session && service && service.code !== 'ok' ? service : null;
   const { code = '' } = shown || {};
-  find('#service').classList.toggle('calm', /busy|starting|paused|off|cron_wait/.test(code));
+  find('#service').classList.toggle('calm', /busy|starting|paused|cron_wait/.test(code));
   find('#service').classList.toggle('brief', /busy|starting/.test(code));
   const error = isAdmin() && catalogue?.error;
   const isCause = error && code === 'code_error';

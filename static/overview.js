@@ -1,38 +1,42 @@
 // @ts-check
 /** The first page: what runs, waits, failed lately and comes next; then how it went. */
-import { get, poll, store } from './api.js';
+import { get, isAdmin, poll, store } from './api.js';
 import { now } from './clock.js';
 import { find, h, icon, render, setAttribute, setText } from './dom.js';
 import { countWords, duration, elapsed, estimate, formatter, timeWords } from './format.js';
 import { badge, patchRows, timeElement } from './forms.js';
-import { History, RANGES } from './history.js';
+import { Choices, History, ownerOf } from './history.js';
 import { t } from './language.js';
 import { firstSteps } from './list.js';
 import { groupRow } from './many.js';
-import { seesAll } from './places.js';
+import { address } from './places.js';
 import { said } from './said.js';
 
 /** @import {Overview, Page, Planned, Row} from './types.js' */
 
 const DAY = 864e5;
 const COMING = 5;
+const GROUPS = 5;
+const RUNNING = 5;
 const MOST_TIMES = 24;
 const clock = formatter({ hour: '2-digit', minute: '2-digit' });
 
 /** @type {Page['show']} */
 export async function show({ params }, signal) {
-  const name = params.get('range') || '';
-  const range = Object.hasOwn(RANGES, name) ? name : 'day';
-  const found = await get('api/overview', signal);
+  const found = await read(params, signal);
   if (signal.aborted) return;
   const shown = document.querySelector('.overview');
   const view = (shown && views.get(shown)) || new View();
-  view.choose(range);
+  view.choose(params);
   const wait = view.patch(found);
   if (!view.root.isConnected) view.enter();
-  poll(signal, async () => view.patch(await get('api/overview', signal)), wait);
-  poll(signal, () => view.measure(signal));
+  poll(signal, async () => view.patch(await read(params, signal)), wait);
+  poll(signal, () => view.history.read(signal));
 }
+
+/** One look, at everybody's tasks or at one's own. @param {URLSearchParams} params @param {AbortSignal} [signal] */
+const read = (params, signal) => get(
+  `api/overview?${new URLSearchParams(ownerOf(params) && { owner: ownerOf(params) })}`, signal);
 
 /** @type {WeakMap<Element, View>} that one is in, while only its range changes */
 const views = new WeakMap();
@@ -40,8 +44,8 @@ const views = new WeakMap();
 /** Everything on the page; each look brings it up to date in place. */
 class View {
   constructor() {
-    this.range = RANGES.day;
-    this.refresh = async () => this.patch(await get('api/overview'));
+    this.params = new URLSearchParams();
+    this.refresh = async () => this.patch(await read(this.params));
     this.glance = ['running', 'waiting', 'failed', 'next'].map((name) => (
       h('li', {}, h('a', { 'data-name': name }, h('b'), h('span')))));
     this.running = h('ul', { class: 'works' });
@@ -49,19 +53,21 @@ class View {
     this.held = h('ul', { class: 'works' });
     this.groups = h('ul', { class: 'works' });
     this.calm = h('p', { class: 'help' });
-    this.coming = h('ul', { class: 'works' });
+    this.others = h('p', { class: 'help', hidden: true }, h('a'));
+    this.coming = h('ul', { class: 'works coming' });
     this.line = h('div', { class: 'day', role: 'img' });
     this.none = h('p', { class: 'help' }, t('No schedule is due within 24 hours.'));
-    this.history = new History();
+    this.choices = new Choices('overview');
+    this.history = new History(this.choices);
     this.first = h('div', { hidden: true });
     const part = (/** @type {string} */ title, /** @type {HTMLElement[]} */ ...parts) => (
       h('section', {}, h('h2', {}, title), ...parts));
     this.root = h('div', { class: 'overview' }, h('div', { class: 'head' },
-      h('h1', { tabindex: -1 }, t('Overview')),
+      h('h1', { tabindex: -1 }, t('Overview')), this.choices.whose,
       h('a', { class: 'button primary', href: '#/new' }, icon('plus'), t('New task'))),
     h('ul', { class: 'glance', 'aria-label': t('At a glance') }, ...this.glance), this.first,
     h('div', { class: 'columns' }, part(t('Now'), this.idle, this.running, this.held),
-      part(t('Failed in the last 24 hours'), this.calm, this.groups)),
+      part(t('Failed in the last 24 hours'), this.calm, this.groups, this.others)),
     part(t('Next 24 hours'), this.none, this.line, this.coming), this.history.root);
     views.set(this.root, this);
   }
@@ -71,15 +77,17 @@ class View {
     render(t('Overview'), this.root);
   }
 
-  /** @param {string} name */
-  choose(name) {
-    this.range = RANGES[name];
-    this.history.choose(name);
+  /** The range and the owner that the address says. @param {URLSearchParams} params */
+  choose(params) {
+    this.params = params;
+    this.choices.patch(params);
+    this.history.choose(params);
   }
 
-  /** The figures of the range; resolves with the seconds until the next look. */
-  async measure(/** @type {AbortSignal} */ signal) {
-    return this.history.read(this.range, signal);
+  /** The address of the list with these filters, and the owner's. @param {Record<string, string>} filter */
+  listOf(filter) {
+    const owner = isAdmin() ? ownerOf(this.params) : '';
+    return address(new URLSearchParams(), { ...filter, owner });
   }
 
   /** One look; resolves with the seconds until the next. @param {Overview} found */
@@ -89,23 +97,37 @@ class View {
     this.first.hidden = counts.all > 0;
     if (counts.all) this.history.root.hidden = false;
     if (!counts.all && !this.first.childElementCount) this.first.append(...firstSteps());
-    patchRows(this.running, running, ({ id }) => id, runningRow);
-    running.forEach((task, place) => setText(
+    const shown = running.slice(0, RUNNING);
+    patchRows(this.running, shown, ({ id }) => id, runningRow);
+    shown.forEach((task, place) => setText(
       find('.state bdi', this.running.children[place]), ranWords(task)));
     patchRows(this.held, held, ({ queue }) => queue, ({ queue, text }) => h('li', {},
       badge('paused', said(text)),
-      h('a', { href: `#/tasks?${new URLSearchParams({ queue })}` }, t('Tasks'))));
-    patchRows(this.groups, failed.groups, (group) => `${group.function} ${group.error}`,
-      (group) => groupRow(group, { ended_since: failed.since }, this.refresh));
-    const rest = counts.running - running.length;
+      h('a', { href: this.listOf({ queue }) }, t('Tasks'))));
+    const owner = isAdmin() ? ownerOf(this.params) : '';
+    const filter = { ended_since: failed.since, ...owner && { owner } };
+    patchRows(this.groups, failed.groups.slice(0, GROUPS), (group) => `${group.function} ${group.error}`,
+      (group) => groupRow(group, filter, this.refresh));
+    const rest = counts.running - shown.length;
     setText(this.idle, rest > 0 ? t('The first {count} of {all}.',
-      { count: running.length, all: countWords(counts.running) })
-      : running.length ? '' : seesAll() ? t('Nothing is running.') : t('None of your tasks is running.'));
-    setText(this.calm, failed.other_kinds ? t('The list of tasks shows more.')
-      : failed.groups.length ? '' : t('Nothing failed.'));
+      { count: shown.length, all: countWords(counts.running) })
+      : shown.length ? '' : ownerOf(this.params) ? t('None of your tasks is running.') : t('Nothing is running.'));
+    setText(this.calm, failed.groups.length ? '' : t('Nothing failed.'));
+    this.patchOthers(failed);
     this.patchComing(found.schedules);
     this.history.maximum = workers.maximum;
     return running.length || oldest ? 2 : 10;
+  }
+
+  /** How many kinds of failures have no row, with a link to all. @param {Overview['failed']} failed */
+  patchOthers({ groups, other_count: count, other_kinds: kinds, since }) {
+    const hidden = groups.slice(GROUPS);
+    const words = t.n('{count} more kind | {count} more kinds', kinds + hidden.length);
+    const tasks = t.n('{count} task | {count} tasks',
+      hidden.reduce((sum, group) => sum + group.count, count));
+    this.others.hidden = !(kinds + hidden.length);
+    setText(find('a', this.others), `${words}: ${tasks}`);
+    setAttribute(find('a', this.others), 'href', this.listOf({ status: 'failed', ended_since: since }));
   }
 
   /** The four answers, each a link to more. @param {Overview} found */
@@ -116,16 +138,17 @@ class View {
     const due = [nextAt, first?.times[0]].filter((at) => at != null).sort()[0];
     /** @type {[string, string, string][]} */
     const told = [
-      [countWords(counts.running), t('running, {busy} of {maximum} workers busy', workers),
-        '#/tasks?status=running'],
+      [countWords(counts.running), workers.maximum
+        ? t('running, {busy} of {maximum} workers busy', workers) : t('running'),
+      this.listOf({ status: 'running' })],
       [countWords(counts.pending), waited === null ? t('pending')
         : t('pending, the oldest for {time}', { time: duration(waited) }),
-      '#/tasks?status=pending'],
+      this.listOf({ status: 'pending' })],
       [countWords(many) + (failed.more ? '+' : ''), t('failed in 24 hours'),
-        '#/tasks?status=failed'],
+        this.listOf({ status: 'failed', ended_since: failed.since })],
       [due ? timeWords(new Date(due)) : '–', !due ? t('none planned')
         : due === nextAt ? t('the next scheduled task') : t('the next schedule'),
-      due && due !== nextAt ? '#/schedules' : '#/tasks?status=scheduled']];
+      due && due !== nextAt ? '#/schedules' : this.listOf({ status: 'scheduled' })]];
     this.glance.forEach((item, place) => {
       const link = find('a', item);
       const [figure, words, address] = told[place];

@@ -72,7 +72,7 @@
  *   waited: Times|null, ran: Times|null, service: Times|null, busy_seconds?: number,
  *   recent?: {id: number|null, status: string, seconds: number|null}[],
  *   peak_memory?: number|null}} Figures of a step or a function
- * @typedef {{step: string, points: Figures[], totals: Figures, functions: Figures[],
+ * @typedef {{step: string, counted_from: string|null, points: Figures[], totals: Figures, functions: Figures[],
  *   workers: {machine: string, alive_seconds: number, busy_seconds: number,
  *   tasks: number}[]}} Metrics
  * @typedef {{machine: string, pid: number|null, state: string, mode: string, tasks: number,

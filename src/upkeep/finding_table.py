@@ -94,7 +94,7 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "cron_awaited": ("", NOTE, "", "",
                      "cron_wait", "Waiting for cron{often}; it came last at {at}."),
     "off": ("Workers", NOTE, "no task is run", "set NbMaxWorker to 1 or more: it is 0",
-            "off", "No task starts: the number of workers (NbMaxWorker) is 0."),
+            "off", "No task starts: the number of workers is set to 0."),
     "start_failed": ("Workers", BAD, "{why} at {at}", "",
                      "no_worker", "No task starts: {why}. Next try {next}."),
     "busy": ("", NOTE, "", "", "busy", "All workers are busy{more}."),

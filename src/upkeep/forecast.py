@@ -31,6 +31,7 @@ SHARE = 0.03                    # largest share of a process's time for plans
 # A task is slow if it runs for more than SLOW_SECONDS and SLOW_TIMES the 95th percentile of its function. The
 # percentile needs SLOW_ATTEMPTS successful attempts.
 SLOW_TIMES, SLOW_SECONDS, SLOW_ATTEMPTS = 3, 60.0, 20
+LONGER_SECONDS = 5.0            # added to the longest known time, before a task counts as longer
 
 
 def forecast_json(before: int | None = None, start: Range | None = None, end: Range | None = None,
@@ -99,7 +100,7 @@ class Forecast:
                        if run.status == "succeeded")
         slow = len(times) >= SLOW_ATTEMPTS and elapsed > max(
             SLOW_SECONDS, SLOW_TIMES * times[int(len(times) * 0.95)])
-        if times and elapsed > times[-1] and not row["progress"]:
+        if times and elapsed > times[-1] + LONGER_SECONDS and not row["progress"]:
             return forecast_json(
                 reason="It runs longer than the newest tasks of this function did.", slow=slow)
         shown = plan.end_of_running(row).range(plan.now)

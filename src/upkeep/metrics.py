@@ -14,7 +14,7 @@ from ..base.head import TYPE_CHECKING
 from ..base.types import NamedTuple
 from ..base.time_and_text import dump_json, iso
 from ..base.values import is_number
-from ..store.connection import BY_CLAIM, Connection
+from ..store.connection import BY_CLAIM, SEARCH_SECONDS, Connection
 from ..store.database import Database
 from ..store.state import recall, remember
 from ..store.settings import Settings
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     # A metric of Prometheus: name, kind, help, values.
     Family = tuple[str, str, str, Iterable[Sample]]
 
+OWN_EVENTS = ("SELECT %s FROM activity WHERE id>? AND id<=? AND owner_id=? ORDER BY id DESC LIMIT %d"
+              % (FOLDED_COLUMNS, FOLD_ROWS + 1))
 SHIFTS = "SELECT worker_id, machine, counted_to, ended_at FROM shift"
 
 
@@ -52,6 +54,7 @@ class Counted(NamedTuple):
     runs: dict[str, list[LatestRun]]    # latest runs of each function, oldest first
     until: float                        # all rows up to this moment are counted
     tally: Tally                        # of the rows that are not folded
+    since: float | None = None          # older rows are missing; None: no row is missing
 
 
 class PlaceSums(NamedTuple):
@@ -136,15 +139,19 @@ class Metrics:
         self._database, self._settings, self._rollup = database, settings, rollup
 
     def read(self, start: int, end: int, step: str, wants: Callable[[str, str], bool],
-             viewer: int | None = None) -> JsonObject:
+             viewer: int | None = None, owner_id: int | None = None) -> JsonObject:
         """Return the figures from `start` to `end`. Both are beginnings of steps; `step` is a word of STEPS.
 
         `wants` selects functions and queues. `viewer` is the user who sees only the ids of their own tasks.
+        With `owner_id` only the events of this user's tasks are counted, see _read_own().
         """
         seconds, base = STEPS[step], self._settings.get("throughput_base")
         span = max(length for length in SPANS if length and seconds % length == 0)
-        counted = self._read_sums(span, start, end)
-        self._add_living(counted.tally)
+        if owner_id is None:
+            counted = self._read_sums(span, start, end)
+            self._add_living(counted.tally)
+        else:
+            counted = self._read_own(owner_id, start)
         points: dict[int, Sums] = collections.defaultdict(Sums)
         functions: dict[str, Sums] = collections.defaultdict(Sums)
         machines: dict[str, Sums] = collections.defaultdict(Sums)
@@ -155,13 +162,13 @@ class Metrics:
                               (functions if queue else machines)[name]):
                     whole.add(sums)
         return {
-            "step": step, "from": iso(start), "to": iso(end),
+            "step": step, "from": iso(start), "to": iso(end), "counted_from": iso(counted.since),
             "points": [{"at": iso(at), "complete": at + seconds <= counted.until, **points[at].json(),
                         **points[at].worker_json(base, "executed")}
                        for at in range(start, end, seconds)],
             "totals": {**totals.json(), **totals.worker_json(base, "executed")},
             "workers": [{"machine": machine, **sums.worker_json(base, "ran")}
-                        for machine, sums in sorted(machines.items())],
+                        for machine, sums in sorted(machines.items()) if owner_id is None],
             "functions": [{"name": name, **sums.json(), "recent": [
                 {"id": task_id if owner_id == viewer or viewer is None else None, "status": status,
                  "seconds": seconds}
@@ -194,6 +201,36 @@ class Metrics:
                 for name in {**recent, **tally.runs}}
         until = rows[-1]["at"] if len(rows) == FOLD_ROWS else self._database.clock.now()
         return Counted(stored, runs, until, tally)
+
+    def _read_own(self, owner_id: int, start: int) -> Counted:
+        """Count the events of one user's tasks from `start` on. Sums are not kept for each user.
+
+        Only the newest FOLD_ROWS events are counted, and those that are found within SEARCH_SECONDS.
+        """
+        database = self._database
+        top: int = database.value("SELECT max(id) FROM activity") or 0
+        low = self._last_before(start, top)
+        rows, cursor = database.search(OWN_EVENTS, (owner_id,), low, top, FOLD_ROWS, SEARCH_SECONDS)
+        first = database.one("SELECT id, at FROM activity WHERE id>=? ORDER BY id LIMIT 1",
+                             (cursor or low + 1,))
+        is_cut = cursor is not None or low == 0
+        since = first["at"] if first and is_cut and first["id"] > 1 else None
+        tally = Tally()
+        tally.count(reversed(rows))
+        return Counted([], {name: latest_runs(None, runs) for name, runs in tally.runs.items()},
+                       self._database.clock.now(), tally, since)
+
+    def _last_before(self, at: float, high: int) -> int:
+        """Return the id of the last event before `at`, up to `high`, or 0. Ids rise with time."""
+        low = 0
+        while low < high:
+            middle = (low + high) // 2
+            row = self._database.one("SELECT id, at FROM activity WHERE id>? ORDER BY id LIMIT 1", (middle,))
+            if row and is_number(row["at"]) and row["at"] < at:
+                low = row["id"]
+            else:
+                high = middle
+        return low
 
     def _add_living(self, tally: Tally) -> None:
         """Add the time that living workers lived and were busy, up to their last heartbeat.

@@ -83,7 +83,8 @@ WHICH_FIGURES = object_of(**{
     "from": about(MOMENT, "a day before `to` if left out"),
     "to": about(MOMENT, "now if left out"),
     "step": about(or_null({"enum": list(STEPS)}), "what one point is of"),
-    "function": TEXT_OR_NULL, "queue": TEXT_OR_NULL})
+    "function": TEXT_OR_NULL, "queue": TEXT_OR_NULL,
+    "owner": about(TEXT_OR_NULL, "counts only this user's tasks; for users only their own name")})
 
 
 def get_exposition(queue: JobQueue, _: Request) -> Answer:
@@ -107,7 +108,7 @@ def get_exposition(queue: JobQueue, _: Request) -> Answer:
 def get_metrics(queue: JobQueue, request: Request) -> JsonObject:
     """Count tasks and measure their times, in steps from an hour to a week.
 
-    Users see the figures of the functions that they may add, including other users' tasks.
+    Without an owner, users see the figures of the functions that they may add, including other users' tasks.
     """
     fields, person = request.given, request.person
     end = parse_time(fields["to"], "to") if fields.get("to") else queue.database.clock.now()
@@ -116,13 +117,14 @@ def get_metrics(queue: JobQueue, request: Request) -> JsonObject:
     start, end = whole_steps(start, end, step)
     if not 0 < (end - start) / STEPS[step] <= POINTS_MAX or end >= YEAR_10000:
         raise Malformed("There must be 1 to %d steps between from and to." % POINTS_MAX)
-    own = None if person.scope is None else {each["name"] for each in queue.catalogue.functions()
-                                             if each["who"] == "user"}
+    owner_id = wanted_owner(queue, request, fields, person.scope) if fields.get("owner") else None
+    own = None if person.scope is None or owner_id is not None else {
+        each["name"] for each in queue.catalogue.functions() if each["who"] == "user"}
 
     def wants(function: str, lane: str) -> bool:
         return ((own is None or function in own) and fields.get("queue", lane) == lane
                 and fields.get("function", function) == function)
-    return queue.metrics.read(start, end, step, wants, person.scope)
+    return queue.metrics.read(start, end, step, wants, person.scope, owner_id)
 
 
 LISTED_ACTIVITY = object_of(

@@ -311,9 +311,13 @@ def held_queues(queue: JobQueue, request: Request, names: Iterable[str]) -> list
             for name, why in blocked.items() if why.words]
 
 
+WHOSE = object_of(owner=OWNER_FILTER)
+
+
 def get_overview(queue: JobQueue, request: Request) -> JsonObject:
     """Show running, pending, recently failed and next tasks: the user's own, or all for an admin."""
-    scope, now = request.person.scope, queue.database.clock.now()
+    scope = wanted_owner(queue, request, request.given, request.person.scope)
+    now = queue.database.clock.now()
     firsts = queue.tasks.firsts(PENDING, scope)
     oldest = min(firsts, key=due_at, default=None)
     states = [row["state"] for row in queue.workers.rows() if row["mode"] != "remote"]

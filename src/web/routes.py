@@ -23,7 +23,7 @@ from ..access.remote_workers import HELLO, TURN
 from ..access.host import add_sample
 from .http_answer import JSON_TYPE, LINES_TYPE, STATIC_TYPES
 from .handlers_tasks import (ACTION, LISTED_TASKS, LOG_PART, NEW_TASKS, OWNER_FILTER, PAGE_FIELDS,
-                             UPLOAD, WOULD_BE, delete_session, get_file, get_files, get_forecast,
+                             UPLOAD, WHOSE, WOULD_BE, delete_session, get_file, get_files, get_forecast,
                              get_health, get_log, get_overview, get_page, get_task, get_tasks,
                              post_actions, post_file, post_setup, post_tasks, session_answer,
                              session_json, tick, wanted_owner)
@@ -123,7 +123,7 @@ ROUTES = [
     Route("GET", "/api/functions", _does("List the functions, with their schemas.",
              lambda queue, request: queue.catalogue.describe(request.person.is_admin)),
           USER, None, 200, "FunctionList", FRESH),
-    Route("GET", "/api/overview", get_overview, USER, None, 200, "Overview", KEPT),
+    Route("GET", "/api/overview", get_overview, USER, WHOSE, 200, "Overview", KEPT),
     Route("GET", "/api/tasks", get_tasks, USER, LISTED_TASKS, 200, "TaskList text/csv " + LINES_TYPE,
           KEPT),
     Route("POST", "/api/tasks", post_tasks, USER, NEW_TASKS, 201, "Added", FRESH | CHANGE),

@@ -50,7 +50,7 @@ class Axe(BusyCase):
 
     def test_what_an_admin_sees(self):
         ana = self.open("ana")
-        for view in ("overview", "overview?range=month", "activity", "tasks",
+        for view in ("overview", "overview?range=month", "functions", "functions/report", "activity", "tasks",
                      "tasks?status=failed", "tasks?q=nothing",
                      "tasks/%d" % self.done, "tasks/%d" % self.failed, "tasks/%d" % self.running,
                      "tasks/999999", "new", "new/report", "new/report?many=1", "new/crop", "schedules",

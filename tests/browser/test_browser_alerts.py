@@ -58,6 +58,11 @@ class AlertsPage(BrowserTestCase):
         ana.see("Alerts (1)", "header")
         self.assertLessEqual(ana.run("return document.querySelector('header [aria-current]')"
                                      ".getBoundingClientRect().right"), 374.5)
+        place = ana.run("const { left, right } = document.querySelector('#loud').getBoundingClientRect();"
+                        "return [left, right]")
+        self.assertTrue(0 < place[0] < place[1] < 390, place)
+        ana.click("#loud")
+        ana.find("h1", "Alerts")
         ana.emulate("Emulation.clearDeviceMetricsOverride")
 
     def test_users_have_no_bell(self):

@@ -63,16 +63,18 @@ class Overview(BrowserTestCase):
                       (now - 4 * HOUR, {"succeeded": 3, "waited": times(2, 40)}),
                       (now - 3 * HOUR, {"succeeded": 12, "failed": 5, "waited": times(4, 120)}),
                       (now, {"succeeded": 1, "complete": False}))]
-        return {"step": "hour", "points": points, "totals": figures_of(), "functions": [],
-                "workers": [], **more}
+        return {"step": "hour", "counted_from": None, "points": points, "totals": figures_of(),
+                "functions": [], "workers": [], **more}
 
     def test_it_is_what_one_sees_first_and_the_brand_leads_back(self):
         ana = self.open("ana", "")
         ana.find("h1", "Overview")
         ana.see("Nothing is running.")
         ana.see("Nothing failed.")
+        ana.find("header nav [aria-current]", "Overview")
         ana.click("nav a", "Tasks")
         ana.find("h1", "Tasks")
+        ana.find("header nav [aria-current]", "Tasks")
         ana.click(".brand")
         ana.find("h1", "Overview")
 
@@ -105,7 +107,54 @@ class Overview(BrowserTestCase):
         bob.see("None of your tasks is running.")
         self.assertNotIn("a secret", bob.text())
         ana = self.show("ana")
-        ana.find(".works .state", "2")
+        ana.see("2\nfailed in 24 hours")
+        ana.click("nav a", "Only mine")
+        ana.see("1\nfailed in 24 hours")
+        ana.see_no("what bob did")
+        self.assertEqual(ana.run("return location.hash"), "#/overview?whose=mine")
+        ana.click("[data-name=failed]")
+        ana.see("a secret of ana")
+        self.assertEqual(ana.count(".list tbody tr"), 1)
+
+    def test_figures_are_a_users_own_and_everybodys_for_an_admin(self):
+        self.done("send", "ana", city="Oslo")
+        self.done("send", "bob", city="Rome")
+        self.done("echo", "bob", text="x")
+        bob = self.show("bob")
+        bob.see("How your tasks went")
+        bob.see("2 succeeded, 0 failed.")
+        self.assertEqual(bob.count("[data-whose]"), 0)
+        self.assertNotIn("Worker utilization", bob.text("main"))
+        eve = self.show("eve")
+        eve.see("Nothing failed.")
+        self.pause(0.5)
+        self.assertEqual(eve.count(".functions a"), 0)
+        ana = self.show("ana")
+        ana.see("How it went, everybody")
+        ana.see("3 succeeded, 0 failed.")
+        ana.click("nav a", "Only mine")
+        ana.see("How your tasks went")
+        ana.see("1 succeeded, 0 failed.")
+        ana.see_no("echo", ".functions")
+
+    def test_few_rows_are_shown_and_links_lead_to_the_rest(self):
+        self.add_failures("a")
+        functions = [figures_of(name="f%d" % number, succeeded=number, failed=number == 3)
+                     for number in range(8)]
+        ana = self.show("ana", figures=self.day(functions=functions))
+        ana.find(".functions a", "f3")
+        self.assertEqual(ana.run("return [...document.querySelectorAll('.functions a')].map("
+                                 "(one) => one.textContent)"), ["f3", "f7", "f6", "f5", "f4"])
+        ana.find("a", "All functions")
+
+    def test_without_workers_the_page_warns(self):
+        self.add("send", city="Oslo")
+        self.site.run("settings", "NbMaxWorker", "0")
+        self.addCleanup(self.site.run, "settings", "NbMaxWorker", "2")
+        ana = self.show("ana")
+        ana.see("No task starts: the number of workers is set to 0.", "#service")
+        self.assertFalse(ana.run("return document.querySelector('#service').matches('.calm')"))
+        self.assertNotIn("of 0 workers", ana.text("main"))
 
     def test_schedules_stand_on_the_line_of_the_day(self):
         self.site.run("schedule", "add", "send", "every 7h", "city=Oslo")
@@ -121,6 +170,9 @@ class Overview(BrowserTestCase):
         ana.find(".chart rect.k1")
         label = "return document.querySelector('.chart svg').getAttribute('aria-label')"
         self.assertEqual(ana.run(label), "Ended tasks. 16 succeeded, 5 failed.")
+        ana.see("16 succeeded, 5 failed.", ".reading")
+        self.assertEqual(ana.run("return [...document.querySelectorAll('.chart svg')].map((one) => "
+                                 "one.querySelector('text').textContent)"), ["20", "2 min", "1 s", "100 %"])
         ana.run("document.querySelector('.keys').focus()")
         ana.press("Left")
         ana.see("so far: 1 succeeded, 0 failed", ".reading")
@@ -128,9 +180,9 @@ class Overview(BrowserTestCase):
         ana.see(": nothing measured", ".reading")
         ana.press("Left", "Left")
         ana.see(": 12 succeeded, 5 failed", ".reading")
-        ana.click(".chart summary")
-        wait_until(lambda: ana.count(".chart:first-child tbody tr") == 24, what="a row for each hour")
-        ana.see("12\t5", ".chart table")
+        ana.click(".charts + details summary")
+        wait_until(lambda: ana.count("details tbody tr") == 24, what="a row for each hour")
+        ana.see("12\t5\t4 s\t2 min", "details table")
 
     def test_nothing_measured_is_a_gap_and_an_unfinished_hour_is_hatched(self):
         ana = self.show("ana", figures=self.day())
@@ -152,11 +204,11 @@ class Overview(BrowserTestCase):
         runs = [{"id": number, "status": "failed" if number == 3 else "succeeded", "seconds": 1.5}
                 for number in range(1, 21)]
         ana = self.show("ana", figures=self.day(functions=[figures_of(
-            name="report", succeeded=39, failed=1, waited=times(0, 0), ran=times(30, 90), recent=runs,
-            peak_memory=50 << 20)]))
+            name="report", succeeded=39, failed=1, waited=times(0.02, 0), ran=times(30, 90),
+            recent=runs, peak_memory=50 << 20)]))
         ana.see("97.5 %", ".functions")
-        ana.see("30 s (95 %: 1 min)", ".functions")
-        self.assertEqual(ana.text(".functions td:nth-child(4)"), "0 s")
+        self.assertEqual([ana.text(".functions td:nth-child(%d)" % number) for number in range(4, 8)],
+                         ["20 ms", "0 s", "30 s", "1 min"])
         ana.see("50 MB", ".functions")
         self.assertEqual((ana.count(".dots i"), ana.count(".dots [data-state=failed]")), (20, 1))
 
@@ -178,6 +230,76 @@ class Overview(BrowserTestCase):
         self.add_failures("now")
         ana.see("ValueError: now")
         self.assertTrue(ana.run("return window.before.isConnected"))
+
+
+class Functions(BrowserTestCase):
+
+    TASKS = TASKS
+    EMPTY = ("task", "activity", "schedule")
+
+    def test_all_functions_are_listed_also_those_that_did_not_run(self):
+        self.done("send", city="Oslo")
+        ana = self.open("ana", "#/overview")
+        ana.click("a", "All functions")
+        ana.find("h1", "Functions")
+        ana.find("header nav [aria-current]", "Overview")
+        self.assertEqual(ana.run("return [...document.querySelectorAll('.functions th a')].map("
+                                 "(one) => one.textContent)"), ["send", "report", "fail", "echo"])
+        ana.click("nav a", "7 days")
+        ana.click(".functions a", "echo")
+        ana.find("h1", "echo")
+        self.assertEqual(ana.run("return location.hash"), "#/functions/echo?range=week")
+        ana.find("[aria-current=page]", "7 days")
+
+    def test_a_function_has_its_form_its_tasks_and_what_failed(self):
+        (self.site.home / "go on").touch()
+        self.site.run("schedule", "add", "report", "every 7h", "city=Rome")
+        self.done("report", city="Oslo")
+        self.done("fail", text="no such city")
+        ana = self.open("ana", "#/functions/report")
+        ana.see("Write the monthly report of a city.")
+        ana.see("Users may add it.")
+        ana.see("succeeded 1", ".links")
+        ana.see("1 succeeded, 0 failed, 0 cancelled.", ".pairs")
+        ana.see("Nothing failed.")
+        ana.see("Rome", "main")
+        ana.click("a", "succeeded 1")
+        ana.find("h1", "Tasks")
+        self.assertEqual(ana.run("return location.hash"), "#/tasks?status=succeeded&function=report")
+        ana.go("#/functions/report")
+        ana.find("h1", "report")
+        ana.click("a", "New task")
+        ana.find("a", "← Another function")
+        ana.go("#/functions/fail")
+        ana.see("ValueError: no such city", ".works")
+        ana.see("No schedule adds it.")
+
+    def test_the_last_runs_are_bars_that_keys_reach(self):
+        first = self.done("echo", text="x")
+        last = self.done("echo", text="y")
+        other = self.done("fail", text="z")
+        ana = self.open("ana", "#/functions/echo")
+        wait_until(lambda: ana.count(".runs a") == 2)
+        self.assertEqual(ana.count(".runs [tabindex='0']"), 1)
+        ana.run("document.querySelector('.runs [tabindex=\"0\"]').focus()")
+        self.assertTrue(ana.focused().startswith("#%d, succeeded, took " % last), ana.focused())
+        ana.press("Left")
+        self.assertTrue(ana.focused().startswith("#%d, succeeded, took " % first), ana.focused())
+        ana.see("#%d, succeeded" % first, ".reading")
+        ana.press("Enter")
+        wait_until(lambda: ana.run("return location.hash") == "#/tasks/%d" % first)
+        ana.go("#/functions/fail")
+        ana.find(".runs [data-state=failed]", "✕")
+        self.assertIn("/%d" % other, ana.run("return document.querySelector('.runs a').href"))
+
+    def test_users_see_their_own_runs(self):
+        self.done("echo", "ana", text="x")
+        bob = self.open("bob", "#/functions/echo")
+        bob.see("No run has ended.")
+        bob.see("Of your tasks.")
+        bob.see("succeeded 0", ".links")
+        bob.go("#/functions/never")
+        bob.see("There is nothing here")
 
 
 class Activity(BrowserTestCase):

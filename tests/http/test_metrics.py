@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import unittest
 
+import jobqueue
 from tests.helpers.support import PASSWORD, function_json, need
 from tests.helpers.web import Visitor, WebTestCase
 
@@ -74,6 +75,36 @@ class TestFigures(MetricsCase):
         self.assertEqual(told["totals"]["added"], 1)
         self.assertIsNotNone(self.figures(who=self.bob)["functions"][0]["recent"][0]["id"])
         self.assertEqual(self.figures(who=self.ana)["totals"]["added"], 2)
+
+    def test_an_owner_has_figures_of_their_own_tasks_only(self):
+        self.run_some(2)
+        self.add("eve")
+        self.clean(61)
+        for who in (self.ana, self.bob):
+            told = self.figures("?owner=bob", who)
+            self.assertEqual((told["totals"]["added"], told["totals"]["succeeded"]), (2, 2))
+            self.assertEqual(told["totals"]["ran"]["p50"], 2.0)
+            self.assertEqual((told["counted_from"], told["workers"]), (None, []))
+            self.assertEqual(len(told["functions"][0]["recent"]), 2)
+        self.assertEqual(self.figures("?owner=eve", self.eve)["totals"]["succeeded"], 0)
+        self.check(self.eve.get("/api/metrics?owner=bob"), 403, "denied")
+        self.check(self.ana.get("/api/metrics?owner=nobody"), 404, "not_found")
+
+    def test_figures_of_an_owner_begin_with_the_range(self):
+        self.run_some(1)
+        self.clock.advance(2 * 86400)
+        self.bob = self.program("bob")      # no session lasts that long
+        self.run_some(3)
+        self.assertEqual(self.figures("?owner=bob", self.bob)["totals"]["succeeded"], 3)
+
+    def test_figures_of_an_owner_say_from_when_on_they_are_counted(self):
+        self.run_some(3)
+        self.patch(jobqueue, "FOLD_ROWS", 4)
+        told = self.figures("?owner=bob", self.bob)
+        self.assertEqual(sum(told["totals"][name] for name in ("added", "started", "succeeded")), 4)
+        first = self.database.value("SELECT at FROM activity WHERE owner_id IS NOT NULL "
+                                    "AND task_id IS NOT NULL ORDER BY id DESC LIMIT 1 OFFSET 3")
+        self.assertEqual(told["counted_from"], jobqueue.iso(first))
 
 
 class TestPrometheus(MetricsCase):

@@ -177,6 +177,13 @@ class Overview(WebTestCase):
                          (1, 4, 1))
         self.assertEqual(len(self.look(self.ana)["running"]), 1)
 
+    def test_an_admin_may_choose_one_owner(self):
+        self.add_failure("eve")
+        self.add("bob")
+        whole = self.check(self.ana.get("/api/overview?owner=eve"), 200)
+        self.assertEqual((whole["counts"]["all"], whole["failed"]["count"]), (1, 1))
+        self.check(self.bob.get("/api/overview?owner=eve"), 403, "denied")
+
 
 if __name__ == "__main__":
     unittest.main()

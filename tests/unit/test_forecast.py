@@ -309,6 +309,14 @@ class Running(ForecastCase):
         self.clock.advance(30)
         self.check_range(self.told(row["id"])["expected_end"], 270, 270)
 
+    def test_a_moment_more_than_all_others_is_no_reason_to_say_so(self):
+        self.know("greet", *[0.2] * 30)
+        row = self.add("bob", "greet", name="x") and self.run_now()
+        self.clock.advance(0.6)
+        self.assertIsNone(self.told(row["id"])["reason"])
+        self.clock.advance(5)
+        self.assertIn("longer than the newest", self.told(row["id"])["reason"])
+
     def test_one_that_is_older_than_all_is_not_guessed_at(self):
         row = self.add() and self.run_now()
         self.clock.advance(80)
