@@ -1,7 +1,7 @@
 // @ts-check
 /** What is wrong and was lately: the bell in the header, for admins, and its page. */
 import { get, isAdmin, pause, poll, request, store } from './api.js';
-import { find, h, setAttribute, setText, showChosen, table, textWith } from './dom.js';
+import { find, h, icon, setAttribute, setText, showChosen, table, textWith } from './dom.js';
 import { badge, button, cell, offer, page, patchRows, timeElement } from './forms.js';
 import { t } from './language.js';
 import { retryButton } from './many.js';
@@ -17,17 +17,20 @@ const FOR_EVER = 8640000000000000 / 100;        // a mute until it ends goes on 
 const MUTES = [['1h', t('1 hour')], ['8h', t('8 hours')], ['end', t('Until resolved')]];
 /** Of alerts that a notification was shown for; null: none was looked at yet. @type {Set<number>|null} */
 let known = null;
+/** The number of alerts beside the menu, where the bell may be out of sight. */
+const beside = h('a', { href: '#/alerts', id: 'loud', hidden: true }, icon('alert'), h('span'));
 
 /** Keeps the number in the header, and tells the browser; also the end of tasks that are watched. */
 export function watchAlerts() {
   keepWatched();
+  find('#help').before(beside);
   poll(new AbortController().signal, async () => {
     if (isAdmin()) ring(await get('api/alerts'));
     return SECONDS;
   });
   store.on('session', () => {
     known = null;
-    find('#loud').hidden = true;
+    beside.hidden = true;
   });
 }
 
@@ -37,7 +40,6 @@ function ring({ alerts }) {
   const loud = open.filter(({ muted_until: until }) => !isMuted(until));
   const bell = find('#bell');
   const words = t('Alerts') + (loud.length ? ` (${loud.length})` : '');
-  const beside = find('#loud');
   beside.hidden = !loud.length;
   setText(find('span', beside), String(loud.length));
   setAttribute(beside, 'aria-label', words);

@@ -99,7 +99,7 @@ function arrive({ page, id }) {
   find('footer').hidden = !store.state.session;
   setAttribute(find('#help'), 'href', `#/help/for-${encodeURIComponent(page)}`);
   const here = `${page}/${id}`;
-  const link = { new: 'tasks', functions: 'overview', 'functions/': 'overview' }[page] || page.replace('/', '');
+  const link = page === 'new' ? 'tasks' : page.replace('/', '').replace('functions', 'overview');
   for (const item of document.querySelectorAll('header a')) {
     setAttribute(item, 'aria-current', item.getAttribute('href') === `#/${link}` && 'page');
   }

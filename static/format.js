@@ -80,8 +80,7 @@ export function patchTime(element, iso) {
 
 /** Seconds as people say them: 20 ms, 0.3 s, 12 s, 4 min, 2 h 5 min, 3 d. @param {number} seconds */
 export function duration(seconds) {
-  const thousandths = Math.round(seconds * 1000);
-  if (seconds > 0 && thousandths < 50) return t('{count} ms', { count: thousandths || '< 1' });
+  if (seconds > 0 && seconds < 0.05) return t('{count} ms', { count: Math.round(seconds * 1000) || 1 });
   const tenths = Math.max(0, Math.round(seconds * 10) / 10);
   if (seconds < 60) {
     return t('{seconds} s', { seconds: grouped(seconds < 10 ? tenths : Math.floor(seconds)) });

@@ -73,7 +73,7 @@ class Axe(BusyCase):
         ana.see("Delete", "dialog")
         self.check(ana, "actions on all that match")
         self.visit(ana, "#/overview")
-        ana.click(".chart summary")
+        ana.click(".charts + details summary")
         ana.run("document.querySelector('.keys').focus()")
         ana.press("Left")
         ana.see("so far", ".reading")
