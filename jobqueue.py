@@ -11087,10 +11087,11 @@ class Person:
         self.name = row["name"]
         self.role = row["role"]
         self.is_admin = self.role == "admin"
-        self.scope = self.id if self.role == "user" else None   # the owner of the visible tasks; None: all
+        # The owner of the visible tasks; None: all.
+        self.visible_owner_id = self.id if self.role == "user" else None
         # The owner of the visible tokens, and of the events of accounts that a viewer sees; None: all.
-        self.own = None if self.is_admin else self.id
-        self.who = self.scope, self.name
+        self.visible_account_id = None if self.is_admin else self.id
+        self.scope_and_actor = self.visible_owner_id, self.name
         self.expires_at = expires_at
         self.token = None     # the token of the request, if a program sent it
 
@@ -11921,7 +11922,7 @@ class Requests:
             after_failure=rest.get("after_failure"), unique_key=rest.get("unique_key"),
             owner=rest.get("owner"),
             admin_id=person.id if person and function["who"] == "admin" else None,
-            scope=person.scope if person else None))
+            scope=person.visible_owner_id if person else None))
 
     def _check_choices(self, rest, declared,
                        person):
@@ -14954,7 +14955,7 @@ class Request:
                              or self._added("X-Forwarded-Proto") == "https")
         self.app: "App"                   # the Application that answers and sets this
         self.asker = None        # the user, also set by the Application
-        self.attempt = None         # cancel_requested of the task whose claim is sent
+        self.cancel_requested = None     # that of the task whose claim is sent
         self.given = {}     # query or body, checked with the route's schema
         self._digest = ""               # digest of method, path, type and body, set when the body was read
         # Exchange.pause(), if this server can wait, or None.
@@ -15366,7 +15367,7 @@ def post_tasks(queue, request):
         return added
     task_id, shown = added["ids"][0], added
     with contextlib.suppress(NotFound):     # the task has ended and was removed: send its id only
-        shown = conceal(queue.get_json(task_id, owner_id=request.person.scope), request.person)
+        shown = conceal(queue.get_json(task_id, owner_id=request.person.visible_owner_id), request.person)
     return json_answer(shown, 201 if added["created"] else 200,
                        [("Location", "%sapi/tasks/%d" % (request.base, task_id))])
 
@@ -15474,7 +15475,7 @@ def _wanted(queue, request, fields):
     def moment(name):
         return parse_time(fields[name], name) if fields.get(name) else None
     words, ids = fields.get("status"), fields.get("ids")
-    return Filter(wanted_owner(queue, request, fields, request.person.scope),
+    return Filter(wanted_owner(queue, request, fields, request.person.visible_owner_id),
                   sorted(set(map(STATUS_WORDS.index, words.split(",")))) if words else None,
                   text("function"), text("queue"), text("q"), text("error"),
                   moment("ended_since"), moment("since"), moment("until"),
@@ -15510,7 +15511,7 @@ def due_at(row):
 
 def held_queues(queue, request, names):
     """Return {"queue", "code", "text"} for each of these queues that starts nothing now for this person."""
-    blocked = {name: queue.queues.blocked(name, queue.claims.machine, request.person.scope)
+    blocked = {name: queue.queues.blocked(name, queue.claims.machine, request.person.visible_owner_id)
                for name in sorted(names)}
     return [{"queue": name, "code": why.code, "text": why.words}
             for name, why in blocked.items() if why.words]
@@ -15521,7 +15522,7 @@ WHOSE = object_of(owner=OWNER_FILTER)
 
 def get_overview(queue, request):
     """Show running, pending, recently failed and next tasks: the user's own, or all for an admin."""
-    scope = wanted_owner(queue, request, request.given, request.person.scope)
+    scope = wanted_owner(queue, request, request.given, request.person.visible_owner_id)
     now = queue.database.clock.now()
     firsts = queue.tasks.firsts(PENDING, scope)
     oldest = min(firsts, key=due_at, default=None)
@@ -15543,8 +15544,8 @@ def get_overview(queue, request):
 def get_task(queue, request, task_id):
     """Send one task."""
     with request.app.one_by_one:        # a large result needs much memory
-        row = queue.tasks.get(task_id, request.person.scope)
-        before, behind = queue.tasks.neighbours(row, request.person.scope)
+        row = queue.tasks.get(task_id, request.person.visible_owner_id)
+        before, behind = queue.tasks.neighbours(row, request.person.visible_owner_id)
         shown = conceal(queue.row_json(row), request.person)
         return json_answer({**shown, "forecast": queue.forecast.of_task(row),
                             "previous": before, "next": behind})
@@ -15596,7 +15597,8 @@ def _act_on_filter(queue, request, body):
             raise Conflict("Nothing was changed: %d tasks match and can be changed now. Please "
                            "confirm this number." % count,
                            wrong("expected_count", "must be %d now" % count), count=count)
-    done, low = queue.actions.act(action, task_filter, low, top, ACTION_SECONDS, *request.person.who)
+    done, low = queue.actions.act(action, task_filter, low, top, ACTION_SECONDS,
+                                  *request.person.scope_and_actor)
     if low >= top:
         return {"done": done, "remaining": 0, "continue": None}
     return {"done": done, "remaining": max(0, count - done), "continue": "%d-%d" % (low, top)}
@@ -15611,13 +15613,13 @@ def post_actions(queue, request):
     if ("ids" in body) == ("filter" in body):
         raise field_error("filter", "or ids must be given, and not both")
     if "ids" in body:
-        done = queue.actions.act_on(body["action"], body["ids"], *request.person.who)
+        done = queue.actions.act_on(body["action"], body["ids"], *request.person.scope_and_actor)
         acted = {"done": done, "remaining": 0, "continue": None}
     else:
         acted = _act_on_filter(queue, request, body)
     if acted["done"]:
         queue.actions.record_bulk(body["action"], acted["done"], body.get("filter"),
-                                *request.person.who)
+                                *request.person.scope_and_actor)
     return {"action": body["action"], **acted}
 
 
@@ -15633,7 +15635,7 @@ def post_file(queue, request):
 
 def get_files(queue, request, task_id):
     """List the files that a task left, then the uploads that it was given, which have an id."""
-    queue.tasks.get(task_id, request.person.scope)
+    queue.tasks.get(task_id, request.person.visible_owner_id)
     return {"files": list(queue.files.describe(task_id))}
 
 
@@ -15642,8 +15644,8 @@ def get_file(queue, request, task_id, name):
 
     No browser runs its content: the type is detected from the bytes, and headers demand a sandbox.
     """
-    if request.attempt is None:
-        queue.tasks.get(task_id, request.person.scope)
+    if request.cancel_requested is None:
+        queue.tasks.get(task_id, request.person.visible_owner_id)
     row = next((row for row in queue.files.of_task(task_id) if name in tuple(row)[:2]), None)
     with contextlib.suppress(OSError):
         if row is not None:
@@ -15662,7 +15664,7 @@ LOG_PART = object_of(attempt=about(kept_within(0, INTEGER_MAX), "the last one if
 
 def get_log(queue, request, task_id):
     """Send the output of an attempt, from a byte offset on."""
-    db, row = queue.database, queue.tasks.get(task_id, request.person.scope)
+    db, row = queue.database, queue.tasks.get(task_id, request.person.visible_owner_id)
     query = request.given
     attempt, offset = query.get("attempt", row["attempts"]), query.get("offset", 0)
     if query.get("download") == "1":
@@ -15692,7 +15694,7 @@ def get_schedules(queue, request):
     """List the schedules that the user may see, oldest first."""
     queue.schedules.synchronise()
     limit, after = request.given.get("limit", PAGE_ROWS), request.given.get("cursor") or 0
-    schedules = queue.schedules.find_with_recent(request.person.scope, limit + 1, after)
+    schedules = queue.schedules.find_with_recent(request.person.visible_owner_id, limit + 1, after)
     return {"schedules": schedules[:limit],
             "next": str(schedules[limit - 1]["id"]) if len(schedules) > limit else None,
             "ticks": queue.tick_history.state(), "service": describe_service(queue, request.is_by_admin)}
@@ -15702,7 +15704,7 @@ def post_schedules(queue, request):
     """Make a schedule."""
     owner_id = owner_for(queue, request, {request.given.get("owner") or request.person.name})
     schedule_id = queue.schedules.add(request.given, owner_id, request.person.answerable)
-    return queue.schedules.get(schedule_id, request.person.scope)
+    return queue.schedules.get(schedule_id, request.person.visible_owner_id)
 
 
 PREVIEW = titled("PreviewRequest", object_of(("rule",), **{
@@ -15721,9 +15723,9 @@ def preview_rule(fields, now):
 def patch_schedule(queue, request, schedule_id):
     """Change, pause or resume a schedule."""
     name = request.given.get("owner")
-    queue.schedules.change(schedule_id, request.given, request.person.scope,
+    queue.schedules.change(schedule_id, request.given, request.person.visible_owner_id,
                            request.person.answerable, name and owner_for(queue, request, {name}))
-    return queue.schedules.get(schedule_id, request.person.scope)
+    return queue.schedules.get(schedule_id, request.person.visible_owner_id)
 
 
 WHICH_FIGURES = object_of(**{
@@ -15764,14 +15766,14 @@ def get_metrics(queue, request):
     start, end = whole_steps(start, end, step)
     if not 0 < (end - start) / STEPS[step] <= POINTS_MAX or end >= YEAR_10000:
         raise Malformed("There must be 1 to %d steps between from and to." % POINTS_MAX)
-    owner_id = wanted_owner(queue, request, fields, person.scope) if fields.get("owner") else None
-    own = None if person.scope is None or owner_id is not None else {
+    owner_id = wanted_owner(queue, request, fields, person.visible_owner_id) if fields.get("owner") else None
+    own = None if person.visible_owner_id is None or owner_id is not None else {
         each["name"] for each in queue.catalogue.functions() if each["who"] == "user"}
 
     def wants(function, lane):
         return ((own is None or function in own) and fields.get("queue", lane) == lane
                 and fields.get("function", function) == function)
-    return queue.metrics.read(start, end, step, wants, person.scope, owner_id)
+    return queue.metrics.read(start, end, step, wants, person.visible_owner_id, owner_id)
 
 
 LISTED_ACTIVITY = object_of(
@@ -15789,14 +15791,14 @@ def get_activity(queue, request):
                     for name in ("since", "until"))
     if fields.get("task") is not None:
         try:
-            queue.tasks.get(fields["task"], person.scope)
+            queue.tasks.get(fields["task"], person.visible_owner_id)
         except NotFound:
-            queue.tasks.removed(fields["task"], person.scope)
+            queue.tasks.removed(fields["task"], person.visible_owner_id)
     rows, before = find_activity(
         queue.database, fields.get("limit", PAGE_ROWS), fields.get("cursor"), since, until,
-        person.own if person.scope is None else None, task_id=fields.get("task"),
+        person.visible_account_id if person.visible_owner_id is None else None, task_id=fields.get("task"),
         worker_id=fields.get("worker"), event=fields.get("event"), function=fields.get("function"),
-        owner_id=wanted_owner(queue, request, fields, person.scope))
+        owner_id=wanted_owner(queue, request, fields, person.visible_owner_id))
     same = ("id", "event", "attempt", "function", "queue", "waited", "seconds", "cpu_seconds",
             "peak_memory", "actor")
 
@@ -15812,7 +15814,7 @@ def get_activity(queue, request):
 def get_workers(queue, request):
     """List the worker processes. Their tasks are shown to people who may see them."""
     def shown(row):
-        hidden = request.person.scope not in (None, row["owner_id"])
+        hidden = request.person.visible_owner_id not in (None, row["owner_id"])
         names = ("id", "machine", "pid", "state", "mode", "version", "tasks")
         return {**{name: row[name] for name in names},
                 "functions": [each["name"] for each in json.loads(row["functions"] or "[]")
@@ -16142,20 +16144,21 @@ ROUTES = [
     Route("GET", _TASK, get_task, USER, None, 200, "Task"),
     Route("PATCH", _TASK, _does("Change a task that has not ended, such as whether its owner gets mail about "
              "its end.", lambda queue, request, task_id: queue.row_json(queue.actions.change(
-                 task_id, request.given, request.person.scope))),
+                 task_id, request.given, request.person.visible_owner_id))),
           USER, CHANGED_TASK, 200, "Task"),
     Route("DELETE", _TASK, _does("Remove a task.", lambda queue, request, task_id:
-             queue.actions.delete(task_id, *request.person.who)), USER, None, 204, "", CHANGE),
+             queue.actions.delete(task_id, *request.person.scope_and_actor)), USER, None, 204, "", CHANGE),
     Route("POST", _TASK + "/cancel", _does("Cancel a task, or ask the worker that runs it to stop.",
              lambda queue, request, task_id: queue.row_json(queue.actions.cancel(
-                 task_id, *request.person.who))), USER, None, 200, "Task", CHANGE),
+                 task_id, *request.person.scope_and_actor))), USER, None, 200, "Task", CHANGE),
     Route("POST", _TASK + "/retry", _does("Make a failed or cancelled task pending again.",
              lambda queue, request, task_id: queue.row_json(queue.actions.retry(
-                 task_id, *request.person.who))), USER, None, 200, "Task", FRESH | CHANGE),
+                 task_id, *request.person.scope_and_actor))), USER, None, 200, "Task", FRESH | CHANGE),
     Route("POST", "/api/files", post_file, USER, UPLOAD, 201, "Uploaded"),
     Route("GET", _TASK + "/success", _does("Find the newest success with the same function, owner and "
              "arguments.", lambda queue, request, task_id: {"success": queue.tasks.last_success(
-                 queue.tasks.get(task_id, request.person.scope))}), USER, None, 200, "LastSuccess"),
+                 queue.tasks.get(task_id, request.person.visible_owner_id))}),
+          USER, None, 200, "LastSuccess"),
     Route("GET", _TASK + "/files", get_files, USER, None, 200, "FileList"),
     Route("GET", _TASK + "/files/" + NAME, get_file, USER, None, 200, FILE_TYPES),
     Route("GET", _TASK + "/log", get_log, USER, LOG_PART, 200, "Log text/plain"),
@@ -16168,14 +16171,15 @@ ROUTES = [
              lambda queue, request: preview_rule(request.given, queue.database.clock.now())),
           USER, PREVIEW, 200, "Preview"),
     Route("GET", _SCHEDULE_ID, _does("Send a schedule with its history.", lambda queue, request, number:
-             queue.schedules.get(number, request.person.scope)), USER, None, 200, "ScheduleDetail"),
+             queue.schedules.get(number, request.person.visible_owner_id)),
+          USER, None, 200, "ScheduleDetail"),
     Route("PATCH", _SCHEDULE_ID, patch_schedule, USER, CHANGED_SCHEDULE, 200, "ScheduleDetail",
           CHANGE),
     Route("DELETE", _SCHEDULE_ID, _does("Remove a schedule.", lambda queue, request, schedule_id:
-             queue.schedules.delete(schedule_id, request.person.scope, request.person.answerable)),
+             queue.schedules.delete(schedule_id, request.person.visible_owner_id, request.person.answerable)),
           USER, None, 204, ""),
     Route("POST", _SCHEDULE_ID + "/run", _does("Add a schedule's task now.", lambda queue, request,
-             number: queue.row_json(queue.schedules.run(number, request.person.scope,
+             number: queue.row_json(queue.schedules.run(number, request.person.visible_owner_id,
                                                         request.person.answerable))),
           USER, None, 201, "Task", CHANGE),
     Route("GET", "/api/activity", get_activity, USER, LISTED_ACTIVITY, 200, "ActivityList"),
@@ -16215,11 +16219,11 @@ ROUTES = [
              queue.users.delete(name, request.person.name)), ADMIN, None, 204, ""),
     Route("GET", "/api/tokens", _does("List API tokens: the user's own; for admins all, or those of an "
              "`owner`.", lambda queue, request: {"tokens": queue.tokens.all(wanted_owner(
-                 queue, request, request.given, request.person.own))}),
+                 queue, request, request.given, request.person.visible_account_id))}),
           USER, object_of(owner=OWNER_FILTER), 200, "TokenList"),
     Route("POST", "/api/tokens", post_tokens, USER, NEW_TOKEN, 201, "CreatedToken", OWN),
     Route("DELETE", "/api/tokens/" + ID, _does("Revoke an own token; admins revoke any.", lambda
-             queue, request, token_id: queue.tokens.delete(request.person.own, token_id,
+             queue, request, token_id: queue.tokens.delete(request.person.visible_account_id, token_id,
                                                            request.person.name)),
           USER, None, 204, "", OWN),
     Route("POST", "/api/worker/hello", _does("Register a remote worker, or register it again.", lambda
@@ -16463,7 +16467,7 @@ class Application:
         if not route.needs & KEPT:
             return self._perform(request, route, parts)
         person, database = request.person, self.queue.database
-        key = request.path, request.query_text, person.scope, person.role, person.name, \
+        key = request.path, request.query_text, person.visible_owner_id, person.role, person.name, \
             person.token and person.token["scope"]
         if len(self._cache) >= 20:
             self._cache.clear()
@@ -16513,9 +16517,9 @@ class Application:
         if who == ANYONE and request.method == "POST":
             request.check_origin(strict=False)
         if who == CLAIM:
-            request.attempt = self.queue.claims.asked_with(
+            request.cancel_requested = self.queue.claims.asked_with(
                 self.queue.database, parts[0], request.bearer() or "")
-        if (who == ANYONE or request.attempt is not None
+        if (who == ANYONE or request.cancel_requested is not None
                 or who == TICKER and self._admit_ticker(request)):
             return
         if request.asker is None and who != CLAIM:

@@ -105,10 +105,11 @@ class Person:
         self.name: str = row["name"]
         self.role: str = row["role"]
         self.is_admin = self.role == "admin"
-        self.scope = self.id if self.role == "user" else None   # the owner of the visible tasks; None: all
+        # The owner of the visible tasks; None: all.
+        self.visible_owner_id = self.id if self.role == "user" else None
         # The owner of the visible tokens, and of the events of accounts that a viewer sees; None: all.
-        self.own = None if self.is_admin else self.id
-        self.who = self.scope, self.name
+        self.visible_account_id = None if self.is_admin else self.id
+        self.scope_and_actor = self.visible_owner_id, self.name
         self.expires_at = expires_at
         self.token: Token | None = None     # the token of the request, if a program sent it
 

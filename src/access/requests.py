@@ -188,7 +188,7 @@ class Requests:
             after_failure=rest.get("after_failure"), unique_key=rest.get("unique_key"),
             owner=rest.get("owner"),
             admin_id=person.id if person and function["who"] == "admin" else None,
-            scope=person.scope if person else None))
+            scope=person.visible_owner_id if person else None))
 
     def _check_choices(self, rest: JsonObject, declared: JsonObject,
                        person: Person | None) -> list[FieldError]:

@@ -124,7 +124,7 @@ class Application:
         if not route.needs & KEPT:
             return self._perform(request, route, parts)
         person, database = request.person, self.queue.database
-        key = request.path, request.query_text, person.scope, person.role, person.name, \
+        key = request.path, request.query_text, person.visible_owner_id, person.role, person.name, \
             person.token and person.token["scope"]
         if len(self._cache) >= 20:
             self._cache.clear()
@@ -174,9 +174,9 @@ class Application:
         if who == ANYONE and request.method == "POST":
             request.check_origin(strict=False)
         if who == CLAIM:
-            request.attempt = self.queue.claims.asked_with(
+            request.cancel_requested = self.queue.claims.asked_with(
                 self.queue.database, parts[0], request.bearer() or "")
-        if (who == ANYONE or request.attempt is not None
+        if (who == ANYONE or request.cancel_requested is not None
                 or who == TICKER and self._admit_ticker(request)):
             return
         if request.asker is None and who != CLAIM:

@@ -45,7 +45,7 @@ def get_schedules(queue: JobQueue, request: Request) -> JsonObject:
     """List the schedules that the user may see, oldest first."""
     queue.schedules.synchronise()
     limit, after = request.given.get("limit", PAGE_ROWS), request.given.get("cursor") or 0
-    schedules = queue.schedules.find_with_recent(request.person.scope, limit + 1, after)
+    schedules = queue.schedules.find_with_recent(request.person.visible_owner_id, limit + 1, after)
     return {"schedules": schedules[:limit],
             "next": str(schedules[limit - 1]["id"]) if len(schedules) > limit else None,
             "ticks": queue.tick_history.state(), "service": describe_service(queue, request.is_by_admin)}
@@ -55,7 +55,7 @@ def post_schedules(queue: JobQueue, request: Request) -> JsonObject:
     """Make a schedule."""
     owner_id = owner_for(queue, request, {request.given.get("owner") or request.person.name})
     schedule_id = queue.schedules.add(request.given, owner_id, request.person.answerable)
-    return queue.schedules.get(schedule_id, request.person.scope)
+    return queue.schedules.get(schedule_id, request.person.visible_owner_id)
 
 
 PREVIEW = titled("PreviewRequest", object_of(("rule",), **{
@@ -74,9 +74,9 @@ def preview_rule(fields: JsonObject, now: float) -> JsonObject:
 def patch_schedule(queue: JobQueue, request: Request, schedule_id: int) -> JsonObject:
     """Change, pause or resume a schedule."""
     name = request.given.get("owner")
-    queue.schedules.change(schedule_id, request.given, request.person.scope,
+    queue.schedules.change(schedule_id, request.given, request.person.visible_owner_id,
                            request.person.answerable, name and owner_for(queue, request, {name}))
-    return queue.schedules.get(schedule_id, request.person.scope)
+    return queue.schedules.get(schedule_id, request.person.visible_owner_id)
 
 
 WHICH_FIGURES = object_of(**{
@@ -117,14 +117,14 @@ def get_metrics(queue: JobQueue, request: Request) -> JsonObject:
     start, end = whole_steps(start, end, step)
     if not 0 < (end - start) / STEPS[step] <= POINTS_MAX or end >= YEAR_10000:
         raise Malformed("There must be 1 to %d steps between from and to." % POINTS_MAX)
-    owner_id = wanted_owner(queue, request, fields, person.scope) if fields.get("owner") else None
-    own = None if person.scope is None or owner_id is not None else {
+    owner_id = wanted_owner(queue, request, fields, person.visible_owner_id) if fields.get("owner") else None
+    own = None if person.visible_owner_id is None or owner_id is not None else {
         each["name"] for each in queue.catalogue.functions() if each["who"] == "user"}
 
     def wants(function: str, lane: str) -> bool:
         return ((own is None or function in own) and fields.get("queue", lane) == lane
                 and fields.get("function", function) == function)
-    return queue.metrics.read(start, end, step, wants, person.scope, owner_id)
+    return queue.metrics.read(start, end, step, wants, person.visible_owner_id, owner_id)
 
 
 LISTED_ACTIVITY = object_of(
@@ -142,14 +142,14 @@ def get_activity(queue: JobQueue, request: Request) -> JsonObject:
                     for name in ("since", "until"))
     if fields.get("task") is not None:
         try:
-            queue.tasks.get(fields["task"], person.scope)
+            queue.tasks.get(fields["task"], person.visible_owner_id)
         except NotFound:
-            queue.tasks.removed(fields["task"], person.scope)
+            queue.tasks.removed(fields["task"], person.visible_owner_id)
     rows, before = find_activity(
         queue.database, fields.get("limit", PAGE_ROWS), fields.get("cursor"), since, until,
-        person.own if person.scope is None else None, task_id=fields.get("task"),
+        person.visible_account_id if person.visible_owner_id is None else None, task_id=fields.get("task"),
         worker_id=fields.get("worker"), event=fields.get("event"), function=fields.get("function"),
-        owner_id=wanted_owner(queue, request, fields, person.scope))
+        owner_id=wanted_owner(queue, request, fields, person.visible_owner_id))
     same = ("id", "event", "attempt", "function", "queue", "waited", "seconds", "cpu_seconds",
             "peak_memory", "actor")
 
@@ -165,7 +165,7 @@ def get_activity(queue: JobQueue, request: Request) -> JsonObject:
 def get_workers(queue: JobQueue, request: Request) -> JsonObject:
     """List the worker processes. Their tasks are shown to people who may see them."""
     def shown(row: Row) -> JsonObject:
-        hidden = request.person.scope not in (None, row["owner_id"])
+        hidden = request.person.visible_owner_id not in (None, row["owner_id"])
         names = ("id", "machine", "pid", "state", "mode", "version", "tasks")
         return {**{name: row[name] for name in names},
                 "functions": [each["name"] for each in json.loads(row["functions"] or "[]")

@@ -161,7 +161,7 @@ def post_tasks(queue: JobQueue, request: Request) -> Answer | JsonObject:
         return added
     task_id, shown = added["ids"][0], added
     with contextlib.suppress(NotFound):     # the task has ended and was removed: send its id only
-        shown = conceal(queue.get_json(task_id, owner_id=request.person.scope), request.person)
+        shown = conceal(queue.get_json(task_id, owner_id=request.person.visible_owner_id), request.person)
     return json_answer(shown, 201 if added["created"] else 200,
                        [("Location", "%sapi/tasks/%d" % (request.base, task_id))])
 
@@ -269,7 +269,7 @@ def _wanted(queue: JobQueue, request: Request, fields: JsonObject) -> Filter:
     def moment(name: str) -> float | None:
         return parse_time(fields[name], name) if fields.get(name) else None
     words, ids = fields.get("status"), fields.get("ids")
-    return Filter(wanted_owner(queue, request, fields, request.person.scope),
+    return Filter(wanted_owner(queue, request, fields, request.person.visible_owner_id),
                   sorted(set(map(STATUS_WORDS.index, words.split(",")))) if words else None,
                   text("function"), text("queue"), text("q"), text("error"),
                   moment("ended_since"), moment("since"), moment("until"),
@@ -305,7 +305,7 @@ def due_at(row: Row) -> float:
 
 def held_queues(queue: JobQueue, request: Request, names: Iterable[str]) -> list[JsonObject]:
     """Return {"queue", "code", "text"} for each of these queues that starts nothing now for this person."""
-    blocked = {name: queue.queues.blocked(name, queue.claims.machine, request.person.scope)
+    blocked = {name: queue.queues.blocked(name, queue.claims.machine, request.person.visible_owner_id)
                for name in sorted(names)}
     return [{"queue": name, "code": why.code, "text": why.words}
             for name, why in blocked.items() if why.words]
@@ -316,7 +316,7 @@ WHOSE = object_of(owner=OWNER_FILTER)
 
 def get_overview(queue: JobQueue, request: Request) -> JsonObject:
     """Show running, pending, recently failed and next tasks: the user's own, or all for an admin."""
-    scope = wanted_owner(queue, request, request.given, request.person.scope)
+    scope = wanted_owner(queue, request, request.given, request.person.visible_owner_id)
     now = queue.database.clock.now()
     firsts = queue.tasks.firsts(PENDING, scope)
     oldest = min(firsts, key=due_at, default=None)
@@ -338,8 +338,8 @@ def get_overview(queue: JobQueue, request: Request) -> JsonObject:
 def get_task(queue: JobQueue, request: Request, task_id: int) -> Answer:
     """Send one task."""
     with request.app.one_by_one:        # a large result needs much memory
-        row = queue.tasks.get(task_id, request.person.scope)
-        before, behind = queue.tasks.neighbours(row, request.person.scope)
+        row = queue.tasks.get(task_id, request.person.visible_owner_id)
+        before, behind = queue.tasks.neighbours(row, request.person.visible_owner_id)
         shown = conceal(queue.row_json(row), request.person)
         return json_answer({**shown, "forecast": queue.forecast.of_task(row),
                             "previous": before, "next": behind})
@@ -391,7 +391,8 @@ def _act_on_filter(queue: JobQueue, request: Request, body: JsonObject) -> JsonO
             raise Conflict("Nothing was changed: %d tasks match and can be changed now. Please "
                            "confirm this number." % count,
                            wrong("expected_count", "must be %d now" % count), count=count)
-    done, low = queue.actions.act(action, task_filter, low, top, ACTION_SECONDS, *request.person.who)
+    done, low = queue.actions.act(action, task_filter, low, top, ACTION_SECONDS,
+                                  *request.person.scope_and_actor)
     if low >= top:
         return {"done": done, "remaining": 0, "continue": None}
     return {"done": done, "remaining": max(0, count - done), "continue": "%d-%d" % (low, top)}
@@ -406,13 +407,13 @@ def post_actions(queue: JobQueue, request: Request) -> JsonObject:
     if ("ids" in body) == ("filter" in body):
         raise field_error("filter", "or ids must be given, and not both")
     if "ids" in body:
-        done = queue.actions.act_on(body["action"], body["ids"], *request.person.who)
+        done = queue.actions.act_on(body["action"], body["ids"], *request.person.scope_and_actor)
         acted: JsonObject = {"done": done, "remaining": 0, "continue": None}
     else:
         acted = _act_on_filter(queue, request, body)
     if acted["done"]:
         queue.actions.record_bulk(body["action"], acted["done"], body.get("filter"),
-                                *request.person.who)
+                                *request.person.scope_and_actor)
     return {"action": body["action"], **acted}
 
 
@@ -428,7 +429,7 @@ def post_file(queue: JobQueue, request: Request) -> JsonObject:
 
 def get_files(queue: JobQueue, request: Request, task_id: int) -> JsonObject:
     """List the files that a task left, then the uploads that it was given, which have an id."""
-    queue.tasks.get(task_id, request.person.scope)
+    queue.tasks.get(task_id, request.person.visible_owner_id)
     return {"files": list(queue.files.describe(task_id))}
 
 
@@ -437,8 +438,8 @@ def get_file(queue: JobQueue, request: Request, task_id: int, name: str) -> Answ
 
     No browser runs its content: the type is detected from the bytes, and headers demand a sandbox.
     """
-    if request.attempt is None:
-        queue.tasks.get(task_id, request.person.scope)
+    if request.cancel_requested is None:
+        queue.tasks.get(task_id, request.person.visible_owner_id)
     row = next((row for row in queue.files.of_task(task_id) if name in tuple(row)[:2]), None)
     with contextlib.suppress(OSError):
         if row is not None:
@@ -457,7 +458,7 @@ LOG_PART = object_of(attempt=about(kept_within(0, INTEGER_MAX), "the last one if
 
 def get_log(queue: JobQueue, request: Request, task_id: int) -> Answer | JsonObject:
     """Send the output of an attempt, from a byte offset on."""
-    db, row = queue.database, queue.tasks.get(task_id, request.person.scope)
+    db, row = queue.database, queue.tasks.get(task_id, request.person.visible_owner_id)
     query = request.given
     attempt, offset = query.get("attempt", row["attempts"]), query.get("offset", 0)
     if query.get("download") == "1":

@@ -183,7 +183,7 @@ class Request:
                              or self._added("X-Forwarded-Proto") == "https")
         self.app: App                   # the Application that answers and sets this
         self.asker: Person | None = None        # the user, also set by the Application
-        self.attempt: int | None = None         # cancel_requested of the task whose claim is sent
+        self.cancel_requested: int | None = None     # that of the task whose claim is sent
         self.given: JsonObject = {}     # query or body, checked with the route's schema
         self._digest = ""               # digest of method, path, type and body, set when the body was read
         # Exchange.pause(), if this server can wait, or None.

@@ -131,20 +131,21 @@ ROUTES = [
     Route("GET", _TASK, get_task, USER, None, 200, "Task"),
     Route("PATCH", _TASK, _does("Change a task that has not ended, such as whether its owner gets mail about "
              "its end.", lambda queue, request, task_id: queue.row_json(queue.actions.change(
-                 task_id, request.given, request.person.scope))),
+                 task_id, request.given, request.person.visible_owner_id))),
           USER, CHANGED_TASK, 200, "Task"),
     Route("DELETE", _TASK, _does("Remove a task.", lambda queue, request, task_id:
-             queue.actions.delete(task_id, *request.person.who)), USER, None, 204, "", CHANGE),
+             queue.actions.delete(task_id, *request.person.scope_and_actor)), USER, None, 204, "", CHANGE),
     Route("POST", _TASK + "/cancel", _does("Cancel a task, or ask the worker that runs it to stop.",
              lambda queue, request, task_id: queue.row_json(queue.actions.cancel(
-                 task_id, *request.person.who))), USER, None, 200, "Task", CHANGE),
+                 task_id, *request.person.scope_and_actor))), USER, None, 200, "Task", CHANGE),
     Route("POST", _TASK + "/retry", _does("Make a failed or cancelled task pending again.",
              lambda queue, request, task_id: queue.row_json(queue.actions.retry(
-                 task_id, *request.person.who))), USER, None, 200, "Task", FRESH | CHANGE),
+                 task_id, *request.person.scope_and_actor))), USER, None, 200, "Task", FRESH | CHANGE),
     Route("POST", "/api/files", post_file, USER, UPLOAD, 201, "Uploaded"),
     Route("GET", _TASK + "/success", _does("Find the newest success with the same function, owner and "
              "arguments.", lambda queue, request, task_id: {"success": queue.tasks.last_success(
-                 queue.tasks.get(task_id, request.person.scope))}), USER, None, 200, "LastSuccess"),
+                 queue.tasks.get(task_id, request.person.visible_owner_id))}),
+          USER, None, 200, "LastSuccess"),
     Route("GET", _TASK + "/files", get_files, USER, None, 200, "FileList"),
     Route("GET", _TASK + "/files/" + NAME, get_file, USER, None, 200, FILE_TYPES),
     Route("GET", _TASK + "/log", get_log, USER, LOG_PART, 200, "Log text/plain"),
@@ -157,14 +158,15 @@ ROUTES = [
              lambda queue, request: preview_rule(request.given, queue.database.clock.now())),
           USER, PREVIEW, 200, "Preview"),
     Route("GET", _SCHEDULE_ID, _does("Send a schedule with its history.", lambda queue, request, number:
-             queue.schedules.get(number, request.person.scope)), USER, None, 200, "ScheduleDetail"),
+             queue.schedules.get(number, request.person.visible_owner_id)),
+          USER, None, 200, "ScheduleDetail"),
     Route("PATCH", _SCHEDULE_ID, patch_schedule, USER, CHANGED_SCHEDULE, 200, "ScheduleDetail",
           CHANGE),
     Route("DELETE", _SCHEDULE_ID, _does("Remove a schedule.", lambda queue, request, schedule_id:
-             queue.schedules.delete(schedule_id, request.person.scope, request.person.answerable)),
+             queue.schedules.delete(schedule_id, request.person.visible_owner_id, request.person.answerable)),
           USER, None, 204, ""),
     Route("POST", _SCHEDULE_ID + "/run", _does("Add a schedule's task now.", lambda queue, request,
-             number: queue.row_json(queue.schedules.run(number, request.person.scope,
+             number: queue.row_json(queue.schedules.run(number, request.person.visible_owner_id,
                                                         request.person.answerable))),
           USER, None, 201, "Task", CHANGE),
     Route("GET", "/api/activity", get_activity, USER, LISTED_ACTIVITY, 200, "ActivityList"),
@@ -204,11 +206,11 @@ ROUTES = [
              queue.users.delete(name, request.person.name)), ADMIN, None, 204, ""),
     Route("GET", "/api/tokens", _does("List API tokens: the user's own; for admins all, or those of an "
              "`owner`.", lambda queue, request: {"tokens": queue.tokens.all(wanted_owner(
-                 queue, request, request.given, request.person.own))}),
+                 queue, request, request.given, request.person.visible_account_id))}),
           USER, object_of(owner=OWNER_FILTER), 200, "TokenList"),
     Route("POST", "/api/tokens", post_tokens, USER, NEW_TOKEN, 201, "CreatedToken", OWN),
     Route("DELETE", "/api/tokens/" + ID, _does("Revoke an own token; admins revoke any.", lambda
-             queue, request, token_id: queue.tokens.delete(request.person.own, token_id,
+             queue, request, token_id: queue.tokens.delete(request.person.visible_account_id, token_id,
                                                            request.person.name)),
           USER, None, 204, "", OWN),
     Route("POST", "/api/worker/hello", _does("Register a remote worker, or register it again.", lambda
