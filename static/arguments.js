@@ -3,9 +3,10 @@
 import { ApiError, store } from './api.js';
 import { parseJson } from './digits.js';
 import { h, setText } from './dom.js';
-import { awaited, button, check, field, refusal, showButton, sizeWords } from './forms.js';
+import {
+  awaited, button, check, field, problemWords, refusal, showButton, sizeWords,
+} from './forms.js';
 import { t } from './language.js';
-import { problemWords } from './messages.js';
 import { saidProblem } from './said.js';
 
 /** @import {Property, Schema, Values} from './types.js' */

@@ -4,8 +4,8 @@ import { number } from './arguments.js';
 import { ApiError, get, isAdmin, mayChange } from './api.js';
 import { now } from './clock.js';
 import { find, h } from './dom.js';
-import { durationInput, durationText, secondsFrom } from './durations.js';
-import { choice, field, page, sampleHint, seekParts } from './forms.js';
+import { durationText } from './durations.js';
+import { choice, durationInput, field, page, sampleHint, secondsFrom, seekParts } from './forms.js';
 import { t } from './language.js';
 import { readCatalogue } from './live.js';
 

@@ -3,10 +3,9 @@
 import { ApiError, get, request, store } from './api.js';
 import { now } from './clock.js';
 import { find, h, render, setText, setTitle, table, textWith } from './dom.js';
-import { badge, button, copyBox, patchRows, timeElement } from './forms.js';
 import { duration } from './format.js';
+import { act, badge, button, copyBox, patchRows, timeElement } from './forms.js';
 import { t } from './language.js';
-import { act } from './messages.js';
 import { said } from './said.js';
 
 /** @import {Child} from './dom.js' */

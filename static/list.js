@@ -2,16 +2,15 @@
 /** What follows the list's first rows: widths, new rows, heads, groups, clicks, filters. */
 import { get, isAdmin, request, store } from './api.js';
 import { find, h, setAttribute, setText } from './dom.js';
+import { rangeWords } from './durations.js';
 import {
   duration, elapsed, isFinished, patchState, patchTime, stateBadge, stateWord, timeWords,
   waitingWords,
 } from './format.js';
-import { ask, badge, button, patchRows, sampleHint, valuesOf } from './forms.js';
+import { act, ask, badge, button, patchRows, sampleHint, say, valuesOf } from './forms.js';
 import { grouped, t } from './language.js';
 import { Picked, groupRow, otherRow } from './many.js';
-import { act, say } from './messages.js';
 import { address, seesAll } from './places.js';
-import { rangeWords } from './ranges.js';
 import { errorLine, said } from './said.js';
 
 /** @import {Action} from './many.js' */

@@ -3,12 +3,12 @@
 import { get } from './api.js';
 import { h, setAttribute, setText } from './dom.js';
 import { formatter } from './format.js';
+import { act } from './forms.js';
 import { t } from './language.js';
 import { Lines, firstWith, textOf, widthOf } from './lines.js';
-import { act } from './messages.js';
 
-/** @import {LogPart, Task} from './types.js' */
 /** @import {Line} from './lines.js' */
+/** @import {LogPart, Task} from './types.js' */
 
 const HEIGHT = 20;              // of a row, as pages.css says
 const BESIDE = 40;              // lines in the document above and below those in sight

@@ -3,9 +3,8 @@
 import { ApiError, mayChange, request } from './api.js';
 import { find, h, setText } from './dom.js';
 import { countWords, isFinished, statusWord, timeWords } from './format.js';
-import { askingButton, badge, button } from './forms.js';
+import { askingButton, badge, button, say } from './forms.js';
 import { grouped, t } from './language.js';
-import { say } from './messages.js';
 import { REASONS, saidWhole } from './said.js';
 
 /** @import {TaskList} from './tasks.js' */

@@ -6,15 +6,15 @@ import {
 import { get, isAdmin, poll, request, store } from './api.js';
 import { now } from './clock.js';
 import { find, h, render, setText, table, textWith } from './dom.js';
-import { durationInput, secondsFrom } from './durations.js';
-import { choice, field, refusal, sendingForm, valuesOf } from './forms.js';
 import { countWords } from './format.js';
+import {
+  choice, durationInput, field, refusal, say, secondsFrom, sendingForm, valuesOf,
+} from './forms.js';
 import {
   introduction, needChange, optionFields, optionsFrom, otherFunction, readFunctions, readQueues,
   showFunctions,
 } from './functions.js';
 import { t } from './language.js';
-import { say } from './messages.js';
 import { forecastWords } from './said.js';
 import { mailField } from './telling.js';
 

@@ -4,16 +4,14 @@ import { number } from './arguments.js';
 import { get, isAdmin, poll, request, store } from './api.js';
 import { now } from './clock.js';
 import { h, icon, render, table } from './dom.js';
-import { durationInput, durationText, secondsFrom } from './durations.js';
-import {
-  badge, cell, change, deleteButton, field, patchRows, pauseButton, pauseWords, refusal,
-  sendingForm,
-} from './forms.js';
+import { durationText, rangeWords } from './durations.js';
 import { countWords, duration, statusWord, timeWords } from './format.js';
+import {
+  badge, cell, change, deleteButton, durationInput, field, patchRows, pauseButton, pauseWords,
+  refusal, say, secondsFrom, sendingForm,
+} from './forms.js';
 import { readFunctions } from './functions.js';
 import { t } from './language.js';
-import { say } from './messages.js';
-import { rangeWords } from './ranges.js';
 
 /** @import {Page, Queue, Queues, Values} from './types.js' */
 

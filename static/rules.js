@@ -3,10 +3,10 @@
 import { ZONE, number } from './arguments.js';
 import { request } from './api.js';
 import { h, setText } from './dom.js';
-import { choice, field } from './forms.js';
+import { unitWords } from './durations.js';
 import { formatter } from './format.js';
+import { choice, field } from './forms.js';
 import { locale, t } from './language.js';
-import { unitWords } from './ranges.js';
 import { said } from './said.js';
 
 /** @import {Preview, Schedule, Slot} from './types.js' */

@@ -1,8 +1,8 @@
 // @ts-check
 /** What the server says, in the page's language: its English texts are the keys of a second file. */
+import { rangeWords } from './durations.js';
 import { countWords } from './format.js';
 import { t } from './language.js';
-import { rangeWords } from './ranges.js';
 
 /** @import {Forecast, Row} from './types.js' */
 

@@ -3,17 +3,16 @@
 import { ZONE, argumentFields, argumentsFrom } from './arguments.js';
 import { get, isAdmin, mayChange, poll, request, store } from './api.js';
 import { find, h, icon, render, setText, table, textWith } from './dom.js';
+import { duration, statusWord, timeWords } from './format.js';
 import {
-  badge, button, cell, change, choice, deleteButton, field, patchRows, pauseButton, pauseWords,
+  badge, button, cell, change, choice, deleteButton, field, patchRows, pauseButton, pauseWords, say,
   sendingForm, taskLink, timeElement,
 } from './forms.js';
-import { duration, statusWord, timeWords } from './format.js';
 import {
   introduction, needChange, optionFields, optionsFrom, otherFunction, readFunctions, readQueues,
   showFunctions,
 } from './functions.js';
 import { t } from './language.js';
-import { say } from './messages.js';
 import { RuleFields, slotItem, slotWords, wordsOf } from './rules.js';
 import { said } from './said.js';
 import { mailField, mailWords } from './telling.js';

@@ -8,10 +8,9 @@ import {
   duration, elapsed, estimate, formatter, isFinished, patchState, stateBadge, stateWord, statusWord,
   timeWords, waitingWords,
 } from './format.js';
-import { ask, badge, button, deleteButton, patchRows, sizeWords } from './forms.js';
+import { act, ask, badge, button, deleteButton, patchRows, say, sizeWords } from './forms.js';
 import { t } from './language.js';
 import { LogView } from './log.js';
-import { act, say } from './messages.js';
 import { fromList, listPlace } from './places.js';
 import { errorLine, forecastWords, said, saidName } from './said.js';
 import { list } from './tasks.js';
