@@ -236,6 +236,9 @@ export function sizeWords(bytes) {
     unit: ['byte', 'kilobyte', 'megabyte', 'gigabyte'][power], maximumSignificantDigits: 3 });
 }
 
+/** A part of a page under its title. @param {string} title @param {...Child} children */
+export const part = (title, ...children) => h('section', {}, h('h2', {}, title), ...children);
+
 /** A page under its title. @param {string} title @param {...Child} children */
 export const page = (title, ...children) => render(title,
   h('h1', { tabindex: -1 }, title), ...children);

@@ -292,6 +292,14 @@ function s(tag, attributes, ...children) {
   return element;
 }
 
+/**
+ * Where a key leads from a place in a row; undefined for keys that lead nowhere.
+ * @param {KeyboardEvent} event @param {number} here @param {number} end
+ * @returns {number|undefined}
+ */
+export const placeAfter = ({ key }, here, end) => /** @type {Record<string, number>} */ (
+  { ArrowLeft: here - 1, ArrowRight: here + 1, Home: 0, End: end })[key];
+
 const ROUND = [1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10];
 /** Seconds of the units that durations are said in. */
 const UNITS = [86400, 3600, 60];
@@ -480,12 +488,10 @@ class Chart {
   /** Arrow keys, Home and End go through the steps. @param {KeyboardEvent} event */
   press(event) {
     const most = this.steps.length - 1;
-    const here = this.at < 0 ? most + 1 : this.at;
-    /** @type {Record<string, number>} */
-    const targets = { ArrowLeft: here - 1, ArrowRight: here + 1, Home: 0, End: most };
-    if (!(event.key in targets) || most < 0) return;
+    const wanted = placeAfter(event, this.at < 0 ? most + 1 : this.at, most);
+    if (wanted === undefined || most < 0) return;
     event.preventDefault();
-    this.look(Math.min(most, Math.max(0, targets[event.key])));
+    this.look(Math.min(most, Math.max(0, wanted)));
   }
 
   /** A tap, or a mouse above it. @param {PointerEvent} event */

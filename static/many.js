@@ -179,6 +179,10 @@ export const retryButton = (filter, refresh) => button(t('Retry these'),
 export const otherRow = (kinds, count, more, link) => h('li', {}, failedBadge(count, more),
   h('span', { class: 'why' }, t.n('{count} more kind of error | {count} more kinds of errors', kinds)), link);
 
+/** The same in a line of words. @param {number} kinds @param {number} count of tasks */
+export const restWords = (kinds, count) => [t.n('{count} more kind | {count} more kinds', kinds),
+  t.n('{count} task | {count} tasks', count)].join(': ');
+
 /** A dialog that offers what can be done to all tasks that match, or one thing of that. */
 class Bulk {
   choices = h('div', { class: 'actions' }, t('Counting…'));

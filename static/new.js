@@ -1,8 +1,5 @@
 // @ts-check
 /** New tasks: choose a function, fill in its form, or give a table with a task per line. */
-import {
-  argumentFields, argumentsFrom, localTime, propertiesOf, readCell, utc, zoneHelp,
-} from './arguments.js';
 import { get, isAdmin, poll, request, store } from './api.js';
 import { now } from './clock.js';
 import { find, h, render, setText, table, textWith } from './dom.js';
@@ -11,8 +8,8 @@ import {
   choice, durationInput, field, refusal, say, secondsFrom, sendingForm, valuesOf,
 } from './forms.js';
 import {
-  introduction, needChange, optionFields, optionsFrom, otherFunction, readFunctions, readQueues,
-  showFunctions,
+  argumentFields, argumentsFrom, introduction, localTime, needChange, optionFields, optionsFrom,
+  otherFunction, propertiesOf, readCell, readFunctions, readQueues, showFunctions, utc, zoneHelp,
 } from './functions.js';
 import { t } from './language.js';
 import { forecastWords } from './said.js';

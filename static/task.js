@@ -3,7 +3,6 @@
 import { ApiError, get, mayChange, pause, poll, request, store } from './api.js';
 import { now } from './clock.js';
 import { find, h, kept, render, setText, setTitle, table, textWith } from './dom.js';
-import { eventWords, messageWords } from './events.js';
 import {
   duration, elapsed, estimate, formatter, isFinished, patchState, stateBadge, stateWord, statusWord,
   timeWords, waitingWords,
@@ -12,7 +11,7 @@ import { act, ask, badge, button, deleteButton, patchRows, say, sizeWords } from
 import { t } from './language.js';
 import { LogView } from './log.js';
 import { fromList, listPlace } from './places.js';
-import { errorLine, forecastWords, said, saidName } from './said.js';
+import { errorLine, eventWords, forecastWords, messageWords, said, saidName } from './said.js';
 import { list } from './tasks.js';
 import { askBrowser, isWatched, mailWords, tellingWords, watch } from './telling.js';
 import { MOST_CHARACTERS, argumentsElement, resultElement, valueCell } from './values.js';
