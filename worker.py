@@ -107,7 +107,7 @@ if TYPE_CHECKING:
 #
 # ROWS has a row for each type without parts. LISTS and OBJECTS have a row for each kind of container.
 # resolve() looks a type hint up in them. It combines types that have parts: unions, containers, Annotated,
-# dataclasses. The rest follows from the schema of a type: static/arguments.js chooses the control of the
+# dataclasses. The rest follows from the schema of a type: static/functions.js chooses the control of the
 # form, parse_text() reads texts of a shell or a table, check_value() refuses values. A hint without a row has
 # the schema {"unclear": its name}, and its value stays as it was given. typing is imported where it is used.
 # Other modules of types are not imported, because a type is known by its name.

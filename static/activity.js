@@ -2,13 +2,12 @@
 /** What happened, newest first: admins see everything, all others what is theirs. */
 import { get, isAdmin, poll } from './api.js';
 import { h, table } from './dom.js';
-import { EVENTS, eventWords, messageWords } from './events.js';
-import { cell, choice, field, page, patchRows, timeElement, valuesOf } from './forms.js';
 import { duration } from './format.js';
+import { cell, choice, field, page, patchRows, timeElement, valuesOf } from './forms.js';
 import { readFunctions } from './functions.js';
 import { t } from './language.js';
 import { address } from './places.js';
-import { saidName } from './said.js';
+import { EVENTS, eventWords, messageWords, saidName } from './said.js';
 
 /** @import {Activity, Page} from './types.js' */
 

@@ -2,10 +2,9 @@
 /** What is wrong and was lately: the bell in the header, for admins, and its page. */
 import { get, isAdmin, pause, poll, request, store } from './api.js';
 import { find, h, icon, setAttribute, setText, showChosen, table, textWith } from './dom.js';
-import { badge, button, cell, offer, page, patchRows, timeElement } from './forms.js';
+import { badge, button, cell, offer, page, part, patchRows, say, timeElement } from './forms.js';
 import { t } from './language.js';
 import { retryButton } from './many.js';
-import { say } from './messages.js';
 import { said } from './said.js';
 import { askBrowser, keepWatched, notify, settingsLink } from './telling.js';
 
@@ -81,7 +80,7 @@ export async function show(_, signal) {
   };
   const openTable = table('plain alerts', t('Open alerts'),
     [t('Alert'), t('Since'), t('Sent'), t('Actions')], open);
-  const endedPart = h('section', {}, h('h2', {}, t('Resolved')),
+  const endedPart = part(t('Resolved'),
     table('plain', t('Resolved alerts'), [t('Alert'), t('Since'), t('Resolved')], ended));
   patch(await get('api/alerts', signal));
   if (signal.aborted) return;

@@ -59,7 +59,7 @@ async function navigate(event) {
   try {
     await (await open(route.page)).show(route, signal);
   } catch (error) {
-    if (!signal.aborted) (await import('./messages.js')).showProblem(error);
+    if (!signal.aborted) (await import('./forms.js')).showProblem(error);
   }
   if (!signal.aborted) arrive(route);
 }

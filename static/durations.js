@@ -1,8 +1,7 @@
 // @ts-check
-/** Durations as people type them: 90 min, 1 h 30, 2 days; a number alone is of seconds. */
-import { h } from './dom.js';
-import { refusal } from './forms.js';
-import { t } from './language.js';
+/** Durations as people type them (90 min, 1 h 30, 2 days), numbers with a unit of time, and ranges of moments. */
+import { now } from './clock.js';
+import { grouped, locale, t } from './language.js';
 
 /**
  * Seconds, how the page writes the unit, and how people may, in the languages of the page.
@@ -39,21 +38,30 @@ export function durationText(seconds) {
   return words.join(' ') || '0 s';
 }
 
-/**
- * A field's control for a duration.
- * @param {string} name @param {unknown} seconds @param {Record<string, unknown>} [more]
- */
-export const durationInput = (name, seconds, more) => h('input', { name, autocomplete: 'off',
-  spellcheck: 'false', value: seconds == null ? null : durationText(Number(seconds)), ...more });
+/** Seconds of a unit, a number of them, up to how many ahead it is used.
+ * @type {[number, string, number][]} */
+const RANGE_UNITS = [[1, 'second', 90], [60, 'minute', 7200], [3600, 'hour', 172800],
+  [86400, 'day', Infinity]];
 
-/**
- * What was typed into such a field, in seconds; null if it is empty.
- * @param {import('./types.js').Values} values @param {string} name
- */
-export function secondsFrom(values, name) {
-  if (!values[name].trim()) return null;
-  const seconds = readDuration(values[name]);
-  if (!Number.isNaN(seconds)) return seconds;
-  const message = t('Please write it as 90 min, 1 h 30 or 2 days.');
-  throw refusal([{ field: name, message }]);
+/** A number and its unit: 3 hours; in other languages with the units of durations.
+ * @param {number} count @param {string} unit */
+export function unitWords(count, unit) {
+  const isEnglish = locale.startsWith('en');
+  const number = grouped(count);
+  const own = isEnglish ? '' : unit === 'second' ? t('{seconds} s', { seconds: number })
+    : unit === 'minute' ? t('{minutes} min', { minutes: number })
+      : unit === 'hour' ? t('{hours} h', { hours: number }) : '';
+  return own || count.toLocaleString(locale, { style: 'unit', unit,
+    unitDisplay: isEnglish ? 'long' : 'short' });
+}
+
+/** A range of moments as people say it: in 10 to 15 minutes. @param {[string, string]} range */
+export function rangeWords(range) {
+  const ahead = range.map((at) => Math.max(0, (Date.parse(at) - now()) / 1000));
+  const [size, unit] = RANGE_UNITS.find(([, , most]) => ahead[1] < most) || RANGE_UNITS[3];
+  const [low, high] = ahead.map((seconds) => Math.round(seconds / size));
+  const time = unitWords(high, unit);
+  if (!high) return t('right away');
+  if (!low) return t('within {time}', { time });
+  return low === high ? t('in about {time}', { time }) : t('in {low} to {time}', { low, time });
 }

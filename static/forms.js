@@ -1,14 +1,15 @@
 // @ts-check
-/** What forms share: fields with errors beside them, secrets, questions in place, copying. */
+/** What forms and pages share: messages, fields with errors beside them, secrets, questions in place, copying. */
 import { ApiError, isAdmin, request, store } from './api.js';
 import { find, h, icon, render, textWith } from './dom.js';
+import { durationText, readDuration } from './durations.js';
 import { patchTime, stateBadge, statusWord, timeWords } from './format.js';
 import { locale, t } from './language.js';
-import { act, problemWords, say } from './messages.js';
 import { saidName } from './said.js';
 
 /** @import {Child} from './dom.js' */
 /** @import {Row, TaskLink, Values} from './types.js' */
+
 let ids = 0;
 
 /** @type {WeakMap<Element, {key: string, touched: Set<any>}>} whose form it is, and what was typed */
@@ -234,6 +235,9 @@ export function sizeWords(bytes) {
   return (bytes / 1024 ** power).toLocaleString(locale, { style: 'unit', unitDisplay: power ? 'short' : 'long',
     unit: ['byte', 'kilobyte', 'megabyte', 'gigabyte'][power], maximumSignificantDigits: 3 });
 }
+
+/** A part of a page under its title. @param {string} title @param {...Child} children */
+export const part = (title, ...children) => h('section', {}, h('h2', {}, title), ...children);
 
 /** A page under its title. @param {string} title @param {...Child} children */
 export const page = (title, ...children) => render(title,
@@ -526,4 +530,84 @@ export function sampleHint() {
     copyBox(EXAMPLE, 'tasks.py'),
     h('p', { class: 'help' }, t('Its parameters become the fields of a form. Its output is the log of a '
       + 'task, its return value the result.')))];
+}
+
+const DEAF = 1000;
+let hush = 0;
+/** The view that what was said last belongs to. */
+let place = '';
+
+/**
+ * Tells screen readers, and when `visible` everyone for some seconds.
+ * @param {string} text
+ * @param {boolean} [visible]
+ */
+export function say(text, visible = false) {
+  const live = find('#live');
+  if (!visible && live.matches('.toast')) return live.append(h('i', { class: 'hidden' }, text));
+  live.classList.toggle('toast', visible);
+  live.textContent = text;
+  place = location.hash;
+  clearTimeout(hush);
+  hush = setTimeout(hide, 8000);
+}
+
+/** Takes away what was said; screen readers have had it. */
+const hide = () => find('#live').classList.remove('toast');
+addEventListener('hashchange', () => location.hash === place || hide());
+
+/** Instead of a page that could not be shown. @param {any} error */
+export function showProblem(error) {
+  if (!(error instanceof ApiError)) console.error(error);
+  const { message, status } = error;
+  const missing = status === 404;
+  render(missing ? t('Not found') : t('Problem'), h('h1', { tabindex: -1 }, missing
+    ? t('There is nothing here') : status === 403 ? t('Not allowed') : t('That did not work')),
+  h('p', {}, missing ? t('It was deleted, it belongs to someone else, or the address is wrong.')
+    : message),
+  h('p', {}, h('a', { href: '#/tasks' }, t('All tasks'))));
+}
+
+/**
+ * Does what a button asks for, once at a time, and says what went wrong. Who presses one that has
+ * just come in the place of another meant that one.
+ * @param {HTMLElement} button
+ * @param {() => unknown} work
+ */
+export async function act(button, work) {
+  const { ariaBusy, dataset: { changed } } = button;
+  if (ariaBusy === 'true' || performance.now() - Number(changed) < DEAF) return;
+  button.ariaBusy = 'true';
+  try {
+    await work();
+  } catch (error) {
+    say(problemWords(error), true);
+  } finally {
+    button.ariaBusy = null;
+  }
+}
+
+/** What went wrong; what got no answer may have been done. @param {any} error */
+export function problemWords({ message, safe, status }) {
+  if (safe || ![0, 502, 504].includes(status)) return message;
+  return message.replace(t('Please try again'), t('Check whether it was done before you try again'));
+}
+
+/**
+ * A field's control for a duration.
+ * @param {string} name @param {unknown} seconds @param {Record<string, unknown>} [more]
+ */
+export const durationInput = (name, seconds, more) => h('input', { name, autocomplete: 'off',
+  spellcheck: 'false', value: seconds == null ? null : durationText(Number(seconds)), ...more });
+
+/**
+ * What was typed into such a field, in seconds; null if it is empty.
+ * @param {Values} values @param {string} name
+ */
+export function secondsFrom(values, name) {
+  if (!values[name].trim()) return null;
+  const seconds = readDuration(values[name]);
+  if (!Number.isNaN(seconds)) return seconds;
+  const message = t('Please write it as 90 min, 1 h 30 or 2 days.');
+  throw refusal([{ field: name, message }]);
 }

@@ -1,15 +1,19 @@
 // @ts-check
-/** Functions to choose from, and what can be said of their tasks besides the arguments. */
-import { number } from './arguments.js';
-import { ApiError, get, isAdmin, mayChange } from './api.js';
+/** Functions to choose from, and the fields of their tasks: arguments, from a JSON Schema, and other options. */
+import { ApiError, get, isAdmin, mayChange, store } from './api.js';
 import { now } from './clock.js';
-import { find, h } from './dom.js';
-import { durationInput, durationText, secondsFrom } from './durations.js';
-import { choice, field, page, sampleHint, seekParts } from './forms.js';
+import { parseJson } from './digits.js';
+import { find, h, setText } from './dom.js';
+import { durationText } from './durations.js';
+import {
+  awaited, button, check, choice, durationInput, field, page, problemWords, refusal, sampleHint,
+  secondsFrom, seekParts, showButton, sizeWords,
+} from './forms.js';
 import { t } from './language.js';
 import { readCatalogue } from './live.js';
+import { saidProblem } from './said.js';
 
-/** @import {Queues, TaskFunction, Values} from './types.js' */
+/** @import {Property, Queues, Schema, TaskFunction, Values} from './types.js' */
 
 const SEARCHED = 8;
 const USED_DAYS = 30;
@@ -128,4 +132,444 @@ export function optionsFrom(now, before, values) {
   if (changed('notify')) options.notify = now.notify || null;
   if (changed('timeout')) options.timeout = secondsFrom(now, 'timeout') ?? undefined;
   return options;
+}
+
+export const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
+export const zoneHelp = t('Your time zone: {zone}.', { zone: ZONE || t('local time') });
+const SCALARS = ['string', 'integer', 'number'];
+/** @type {Record<string, string>} */
+const INPUTS = {
+  date: 'date', time: 'time', password: 'password', 'date-time': 'datetime-local',
+  integer: 'number', number: 'number', seconds: 'number',
+};
+/** @type {Record<string, string>} */
+const STEPS = { integer: '1', number: 'any', time: '1', 'datetime-local': '1' };
+
+/**
+ * A field for each parameter.
+ * @param {Schema} schema
+ * @param {Record<string, unknown>} values
+ */
+export function argumentFields(schema, values) {
+  const fields = propertiesOf(schema, values).map(fieldFor);
+  return fields.length ? fields : [h('p', { class: 'help' }, t('It has no parameters.'))];
+}
+
+/** A field for a number. @param {Record<string, unknown>} attributes */
+export const number = (attributes) => h('input', { type: 'number', step: 1, ...attributes });
+
+/**
+ * The properties of a function's schema, in the order of its signature, with values or defaults.
+ * @param {Schema} schema
+ * @param {Record<string, unknown>} [values]
+ * @returns {Property[]}
+ */
+export function propertiesOf({ properties = {}, required = [] }, values = {}) {
+  return Object.entries(properties).map(([name, schema]) => ({ name, schema,
+    required: required.includes(name) && !isNullable(schema),
+    value: Object.hasOwn(values, name) ? values[name] : schema.default }));
+}
+
+/** Whether leaving it empty means None. @param {Schema} schema */
+function isNullable({ type, enum: values }) {
+  return Boolean((Array.isArray(type) && type.includes('null')) || values?.includes(null));
+}
+
+/** The types but null; a text is read as the first that it fits. @param {Schema} schema */
+const typesOf = ({ type }) => [type ?? []].flat().filter((one) => one !== 'null');
+
+/** The first type. @param {Schema} schema */
+const typeOf = (schema) => typesOf(schema)[0];
+
+/** What a list has at a place. @param {Schema} schema @param {number} place @returns {Schema} */
+const itemOf = ({ prefixItems, items }, place) => prefixItems?.[place] ?? items ?? {};
+
+/** How such a value is asked for. @param {Schema} schema @param {any} [value] */
+function kindOf(schema, value) {
+  const types = typesOf(schema);
+  const type = types.length === 1 ? types[0] : '';
+  if (/^(file|bytes)$/.test((schema.items || schema).format ?? '')) return 'file';
+  if (schema.enum || (type === 'boolean' && isNullable(schema))) return 'choice';
+  if (type === 'boolean') return 'check';
+  if (type === 'array' && isLines(schema, value)) return 'lines';
+  if (/array|object/.test(types.join() || typeof (value ?? ''))) return 'json';
+  return schema.format !== 'password' && /[\r\n]/.test(`${value}${schema.default}`) ? 'text'
+    : 'input';
+}
+
+/** Whether one value per line can say it. @param {Schema} schema @param {any} value */
+function isLines(schema, value) {
+  const places = schema.prefixItems || [schema.items || {}];
+  return places.every((one) => !one.enum && SCALARS.includes(typeOf(one) || 'string'))
+    && (value ?? []).every?.((/** @type {any} */ one, /** @type {number} */ place) => (
+      /^\S(.*\S)?$/.test(one)
+      && (typeof one === 'string') === ((typeOf(itemOf(schema, place)) || 'string') === 'string')));
+}
+
+/** One field of the form, filled in. @param {Property} property */
+function fieldFor({ name, schema, required, value }) {
+  const kind = kindOf(schema, value);
+  const options = { name: `arguments.${name}`, required };
+  const help = helpFor(schema, kind);
+  if (kind === 'check') {
+    const input = h('input', { ...options, required: false, type: 'checkbox', checked: value });
+    return check(labelFor(name), input, help);
+  }
+  if (kind === 'file') {
+    const [control, after] = fileControl({ ...options, multiple: Boolean(schema.items) }, value);
+    return field(labelFor(name), control, { help, optional: !required, after });
+  }
+  const control = CONTROLS[kind](schema, value, options);
+  const password = schema.format === 'password';
+  const after = password && showButton(/** @type {HTMLInputElement} */ (control), labelFor(name));
+  return field(labelFor(name), control, { help, optional: !required, after });
+}
+
+/** A parameter's name as words. @param {string} name */
+const labelFor = (name) => name.replace(/_/g, ' ').replace(/^./, (first) => first.toUpperCase());
+
+/** What stands below a field. @param {Schema} schema @param {string} kind */
+function helpFor({ description, format, minimum, maximum }, kind) {
+  return [
+    description,
+    kind === 'lines' && t('One value per line.'),
+    kind === 'json' && t('As JSON.'),
+    kind === 'file' && t('Choose it or drop it here; at most {size}.', { size: sizeWords(mostBytes()) }),
+    format === 'date-time' && zoneHelp,
+    format === 'seconds' && t('In seconds.'),
+    minimum != null && maximum != null && t('From {minimum} to {maximum}.', { minimum, maximum }),
+  ].filter(Boolean).join(' ');
+}
+
+/** @type {Record<string, (schema: Schema, value: any, options: {}) => HTMLElement>} */
+const CONTROLS = {
+  choice: (schema, value, options) => h('select', options, ...choices(schema).map((one, index) => (
+    h('option', { value: one === null ? '' : index,
+      selected: [one, wordsOf(schema)(one)].includes(value) }, wordsOf(schema)(one))))),
+  lines: (_, value, options) => h('textarea', { ...options, rows: 4, spellcheck: 'false' },
+    (value ?? []).join('\n')),
+  json: (_, value, options) => h('textarea', { ...options, rows: 4, spellcheck: 'false',
+    class: 'mono' }, value == null ? '' : JSON.stringify(value, null, 2)),
+  text: (_, value, options) => h('textarea', { ...options, rows: 4 }, String(value ?? '')),
+  input: (schema, value, options) => {
+    const type = inputType(schema);
+    return h('input', { ...options, type, step: STEPS[typeOf(schema) || ''] || STEPS[type],
+      min: schema.minimum, max: schema.maximum, maxlength: schema.maxLength, value: inputValue(schema, value),
+      autocomplete: type === 'password' ? 'new-password' : 'off' });
+  },
+};
+
+/** What one can choose from; "nothing" first if that is allowed. @param {Schema} schema */
+function choices(schema) {
+  const values = schema.enum || [true, false];
+  const some = values.filter((value) => value !== null);
+  return isNullable(schema) ? [null, ...some] : some;
+}
+
+/** What choices are called. @param {Schema} schema */
+const wordsOf = ({ enum: values, enumNames }) => (/** @type {unknown} */ one) => (
+  one === null ? '–' : enumNames?.[values?.indexOf(one) ?? -1]
+    ?? (typeof one === 'boolean' ? (one ? t('yes') : t('no')) : String(one)));
+
+/** The browser's own kind of input. @param {Schema} schema */
+function inputType(schema) {
+  const { format } = schema;
+  const isSingle = typesOf(schema).length === 1 || format === 'password';
+  return (isSingle && INPUTS[format || typeOf(schema) || '']) || 'text';
+}
+
+/** A value as that input wants it. @param {Schema} schema @param {any} value */
+function inputValue(schema, value) {
+  if (value == null) return null;
+  return schema.format === 'date-time' ? localTime(new Date(value)) : String(value);
+}
+
+/** A time as datetime-local wants it. @param {Date} time */
+export function localTime(time) {
+  if (Number.isNaN(time.getTime())) return '';
+  const shifted = new Date(time.getTime() - time.getTimezoneOffset() * 60000);
+  return shifted.toISOString().slice(0, 19);
+}
+
+/** A datetime-local value in UTC, as the server wants it. @param {string} value */
+export const utc = (value) => new Date(value).toISOString().replace('.000Z', 'Z');
+
+/**
+ * The arguments as filled in; what is left to its default is left out. What an earlier task or a
+ * schedule has stays as it is, if there is no field for it or its field was not changed.
+ * @param {Schema} described
+ * @param {Values} now @param {Values} before
+ * @param {Record<string, unknown>} [values]
+ */
+export function argumentsFrom(described, now, before, values) {
+  const known = described.properties || {};
+  const result = new Map(Object.entries(values || {}).filter(([name]) => (
+    described.additionalProperties || Object.hasOwn(known, name))));
+  const errors = [];
+  for (const { name, schema, required, value } of propertiesOf(described, values)) {
+    const field = `arguments.${name}`;
+    if (values && now[field] === before[field] && (result.has(name) || !required)) continue;
+    try {
+      const read = READERS[kindOf(schema, value)](schema, now[field] ?? '');
+      result.set(name, read === undefined ? emptied(schema, described.required?.includes(name)) : read);
+    } catch (error) {
+      errors.push({ field, message: /** @type {Error} */ (error).message });
+    }
+  }
+  if (errors.length) throw refusal(errors);
+  return Object.fromEntries(result);
+}
+
+/**
+ * What an empty field says: null, an empty list, an empty text, or (undefined) the default.
+ * @param {Schema} schema @param {boolean} [required]
+ */
+function emptied(schema, required) {
+  const usual = schema.default;
+  if (usual === null || (usual === undefined && !required)) return undefined;
+  if (isNullable(schema)) return null;
+  if (usual === undefined) return undefined;
+  const isText = typeOf(schema) === 'string' && /^(password)?$/.test(schema.format ?? '');
+  return typeOf(schema) === 'array' ? [] : isText && !schema.enum ? '' : undefined;
+}
+
+/** @type {Record<string, (schema: Schema, text: string) => unknown>} */
+const READERS = {
+  choice: (schema, text) => (text === '' ? undefined : choices(schema)[Number(text)]),
+  check: (_, text) => text !== '',
+  lines: (schema, text) => {
+    const lines = text.split('\n').map((line) => line.trim()).filter(Boolean);
+    return lines.length ? lines.map((line, place) => readScalar(itemOf(schema, place), line)) : undefined;
+  },
+  json: (_, text) => readJson(text),
+  text: readScalar,
+  file: (schema, text) => READERS[schema.items ? 'lines' : 'input'](schema, text),
+  input: readScalar,
+};
+
+/** A value as a cell of a table has it. @param {Schema} schema @param {string} text */
+export function readCell(schema, text) {
+  const kind = kindOf(schema);
+  if (!text || !/choice|check/.test(kind)) return text ? READERS[kind](schema, text) : undefined;
+  const all = choices(schema);
+  const said = kind === 'check' ? text.toLowerCase() : text;
+  const found = all.find((one) => [wordsOf(schema)(one), String(one),
+    ...one === Boolean(one) ? [`${+one}`, one ? 'yes' : 'no'] : []].includes(said));
+  if (found !== undefined) return found;
+  const words = all.map(wordsOf(schema)).join(', ');
+  throw new Error(t('“{text}” is none of {all}.', { text, all: words }));
+}
+
+/** JSON as typed. @param {string} text */
+function readJson(text) {
+  if (!text.trim()) return undefined;
+  try {
+    return parseJson(text);
+  } catch (error) {
+    throw new Error(t('This is not JSON: {message}', {
+      message: /** @type {Error} */ (error).message }));
+  }
+}
+
+/** One value as typed. @param {Schema} schema @param {string} text */
+function readScalar(schema, text) {
+  if (text === '') return undefined;
+  const types = typesOf(schema);
+  const [type] = types;
+  if (types.length > 1 && type !== 'string') {
+    if (types.includes('boolean') && /^(true|false)$/i.test(text)) return /^t/i.test(text);
+    if (!Number.isFinite(Number(text.trim() || NaN))) return text;
+  }
+  if (type === 'integer' || type === 'number') return readNumber(type, text);
+  return schema.format === 'date-time' ? utc(text) : text;
+}
+
+/** A number that arrives as it was typed. @param {string} type @param {string} text */
+function readNumber(type, text) {
+  const number = Number(text);
+  if (!Number.isFinite(number)) throw new Error(t('This is not a number: {text}', { text }));
+  if (type === 'number') return number;
+  if (!Number.isInteger(number)) throw new Error(t('Please use a whole number.'));
+  if (!Number.isSafeInteger(number)) throw new Error(t('This number is too large for the page.'));
+  return number;
+}
+
+// A field for a file: it is sent as soon as it is chosen or dropped; its form waits for that.
+
+/** @typedef {{id: string, name: string, size: number}} Stored */
+
+/** What was stored, for who logs in again or comes back. @type {Map<string, Stored>} */
+const known = new Map();
+
+/** What a file may have. */
+const mostBytes = () => (store.state.session?.max_file_mb || 0) * 2 ** 20;
+
+/**
+ * The control of such a field, and what stands behind it: the ids of the files are its value.
+ * @param {{name?: string, required?: boolean, multiple?: boolean}} options
+ * @param {string|string[]|null} value of an earlier task
+ * @returns {[HTMLInputElement, HTMLElement]}
+ */
+function fileControl({ name, required, multiple }, value) {
+  const field = new FileField({ name, multiple }, h('input', {
+    type: 'hidden', name, required, value: [value ?? []].flat().join('\n') }));
+  return [field.input, field.root];
+}
+
+/** Files on their way. */
+class FileField {
+  problem = '';
+  /** @type {Promise<void>|undefined} */
+  sending;
+  stop = new AbortController();
+
+  /** @param {{name?: string, multiple?: boolean}} options @param {HTMLInputElement} ids */
+  constructor(options, ids) {
+    this.ids = ids;
+    const over = (/** @type {boolean} */ is) => () => this.input.classList.toggle('over', is);
+    this.input = h('input', { ...options, type: 'file', onchange: () => this.choose(),
+      ondragenter: over(true), ondragleave: over(false), ondrop: over(false) });
+    this.bar = h('progress', { 'aria-label': t('Progress') });
+    this.words = h('span', { role: 'status' });
+    this.cancel = button('', () => this.leave(), { class: 'small' });
+    this.again = button(t('Try again'), () => this.choose(), { class: 'small' });
+    this.root = h('div', { class: 'sent' }, ids, this.bar, this.words, this.cancel, this.again);
+    ids.addEventListener('input', () => this.patch());
+    awaited.set(ids, () => this.wait());
+    this.patch();
+  }
+
+  /** Resolves once all is stored, or nothing was chosen. */
+  async wait() {
+    await this.sending;
+    if (!this.problem) return;
+    throw refusal([{ field: this.input.name, message: t('Nothing is stored yet.') }]);
+  }
+
+  /** Sends what was chosen, unless it is too large. */
+  choose() {
+    const files = [...this.input.files || []];
+    const most = mostBytes();
+    const large = files.find(({ size }) => size > most);
+    this.stop.abort();
+    this.problem = large ? t('{name} has {size}; a file may have {most}.', { name: large.name,
+      size: sizeWords(large.size), most: sizeWords(most) }) : '';
+    this.keep([]);
+    if (files.length && !large) this.sending = this.send(files);
+  }
+
+  /** @param {File[]} files */
+  async send(files) {
+    const { signal } = this.stop = new AbortController();
+    const all = files.reduce((sum, { size }) => sum + size, 0) || 1;
+    const ids = [];
+    let before = 0;
+    try {
+      for (const file of files) {
+        const stored = await upload(file, (sent) => this.show((before + sent) / all), signal);
+        before += file.size;
+        known.set(stored.id, stored);
+        ids.push(stored.id);
+      }
+      this.keep(ids);
+    } catch (error) {
+      if (signal.aborted) return;
+      this.problem = problemWords(error);
+      this.patch();
+    }
+  }
+
+  /** Sends it no more, or leaves out what there is. */
+  leave() {
+    this.input.value = '';
+    this.choose();
+    this.input.focus();
+  }
+
+  /** @param {string[]} ids */
+  keep(ids) {
+    this.ids.value = ids.join('\n');
+    this.ids.dispatchEvent(new Event('input', { bubbles: true }));
+  }
+
+  /** How far it is. @param {number} part */
+  show(part) {
+    if (!this.input.isConnected) this.stop.abort();
+    this.bar.hidden = this.cancel.hidden = false;
+    setText(this.cancel, t('Cancel'));
+    this.again.hidden = true;
+    this.bar.value = part;
+    setText(this.words, part < 1 ? `${Math.floor(part * 100)} %` : t('storing…'));
+  }
+
+  /** What came of it. */
+  patch() {
+    const { problem, ids: { value } } = this;
+    this.bar.hidden = true;
+    this.cancel.hidden = !value;
+    setText(this.cancel, t('Remove'));
+    this.again.hidden = !problem;
+    setText(this.words, problem || (value && value.split('\n').map(storedWords).join(', ')));
+    this.root.classList.toggle('bad', Boolean(problem));
+  }
+}
+
+/** @param {string} id */
+function storedWords(id) {
+  const { name, size } = known.get(id) || {};
+  return name ? t('{name}, {size}: stored', { name, size: sizeWords(size || 0) })
+    : t('the file of the earlier task');
+}
+
+/**
+ * Sends a file; fetch() does not tell how far it is.
+ * @param {File} file @param {(part: number) => void} show @param {AbortSignal} signal
+ * @returns {Promise<Stored>}
+ */
+async function upload(file, show, signal) {
+  const kind = 'application/octet-stream';
+  const { LEVELS, level, remember, wrap } = await import('./narrow.js');
+  const send = (/** @type {boolean} */ wrapped) => sendFile(
+    file.name, wrapped ? wrap(file, kind) : file, wrapped ? '' : kind, show, signal);
+  if (level() === LEVELS) return send(true);
+  return send(false).catch(async (error) => {
+    if (error.code || error.status < 400 || error.status === 413) throw error;
+    const stored = await send(true);
+    remember(LEVELS);
+    return stored;
+  });
+}
+
+/**
+ * One try.
+ * @param {string} name @param {Blob|FormData} body @param {string} kind
+ * @param {(part: number) => void} show @param {AbortSignal} signal @returns {Promise<Stored>}
+ */
+function sendFile(name, body, kind, show, signal) {
+  return new Promise((resolve, reject) => {
+    const sent = new XMLHttpRequest();
+    sent.open('POST', `api/files?name=${encodeURIComponent(name)}`);
+    if (kind) sent.setRequestHeader('Content-Type', kind);
+    sent.responseType = 'json';
+    sent.upload.onprogress = ({ loaded }) => show(loaded);
+    sent.onload = () => (sent.status === 201 && sent.response?.id ? resolve(sent.response)
+      : reject(problemOf(sent)));
+    sent.onerror = sent.onabort = () => reject(problemOf(sent));
+    signal.addEventListener('abort', () => sent.abort());
+    sent.send(body);
+  });
+}
+
+/** Why it was not stored; a web server in front of ours may allow less. @param {XMLHttpRequest} sent */
+function problemOf({ response, status }) {
+  if (response?.code === 'unauthorized') store.set('session', null);
+  if (response?.code) {
+    saidProblem(response);
+    return new ApiError(status, response);
+  }
+  const detail = status === 413
+    ? t('The web server of this host takes no file as large as this; its limit is set there.')
+    : !status && t('The connection broke off. If it does so every time, the web server of this host '
+      + 'may take no file as large as this.');
+  return new ApiError(status, detail && { detail, code: 'upload' });
 }

@@ -3,10 +3,9 @@
 import { ApiError, get, request, store } from './api.js';
 import { now } from './clock.js';
 import { find, h, render, setText, setTitle, table, textWith } from './dom.js';
-import { badge, button, copyBox, patchRows, timeElement } from './forms.js';
 import { duration } from './format.js';
+import { act, badge, button, copyBox, part, patchRows, timeElement } from './forms.js';
 import { t } from './language.js';
-import { act } from './messages.js';
 import { said } from './said.js';
 
 /** @import {Child} from './dom.js' */
@@ -87,7 +86,7 @@ class HostView {
   outside = h('p', { class: 'text' });
   methods = h('p', { class: 'text' });
   lines = h('div');
-  files = h('section', {}, h('h2', {}, t('Lines to copy')), this.lines);
+  files = part(t('Lines to copy'), this.lines);
 
   /** @param {Host} host @param {AbortSignal} signal */
   constructor(host, signal) {
@@ -190,7 +189,7 @@ class HostView {
 /** One group of what was looked at. @param {string} title */
 function groupPart(title) {
   const body = h('tbody');
-  const root = h('section', {}, h('h2', {}, title),
+  const root = part(title,
     table('plain host', title, [t('Check'), t('Status'), t('Remark')], body));
   return { root, body };
 }

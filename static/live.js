@@ -2,9 +2,8 @@
 /** What follows the first view: lines above the page, looks that nobody asks for, menu, keys. */
 import { get, isAdmin, mayChange, pause, poll, request, store } from './api.js';
 import { find, h, icon, setText, textWith } from './dom.js';
-import { choice, closeElsewhere } from './forms.js';
+import { act, choice, closeElsewhere, say } from './forms.js';
 import { LANGUAGES, keep, recall, t } from './language.js';
-import { act, say } from './messages.js';
 import { said } from './said.js';
 
 /** @import {Catalogue} from './types.js' */

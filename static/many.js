@@ -3,9 +3,8 @@
 import { ApiError, mayChange, request } from './api.js';
 import { find, h, setText } from './dom.js';
 import { countWords, isFinished, statusWord, timeWords } from './format.js';
-import { askingButton, badge, button } from './forms.js';
+import { askingButton, badge, button, say } from './forms.js';
 import { grouped, t } from './language.js';
-import { say } from './messages.js';
 import { REASONS, saidWhole } from './said.js';
 
 /** @import {TaskList} from './tasks.js' */
@@ -179,6 +178,10 @@ export const retryButton = (filter, refresh) => button(t('Retry these'),
  */
 export const otherRow = (kinds, count, more, link) => h('li', {}, failedBadge(count, more),
   h('span', { class: 'why' }, t.n('{count} more kind of error | {count} more kinds of errors', kinds)), link);
+
+/** The same in a line of words. @param {number} kinds @param {number} count of tasks */
+export const restWords = (kinds, count) => [t.n('{count} more kind | {count} more kinds', kinds),
+  t.n('{count} task | {count} tasks', count)].join(': ');
 
 /** A dialog that offers what can be done to all tasks that match, or one thing of that. */
 class Bulk {

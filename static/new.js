@@ -1,20 +1,17 @@
 // @ts-check
 /** New tasks: choose a function, fill in its form, or give a table with a task per line. */
-import {
-  argumentFields, argumentsFrom, localTime, propertiesOf, readCell, utc, zoneHelp,
-} from './arguments.js';
 import { get, isAdmin, poll, request, store } from './api.js';
 import { now } from './clock.js';
 import { find, h, render, setText, table, textWith } from './dom.js';
-import { durationInput, secondsFrom } from './durations.js';
-import { choice, field, refusal, sendingForm, valuesOf } from './forms.js';
 import { countWords } from './format.js';
 import {
-  introduction, needChange, optionFields, optionsFrom, otherFunction, readFunctions, readQueues,
-  showFunctions,
+  choice, durationInput, field, refusal, say, secondsFrom, sendingForm, valuesOf,
+} from './forms.js';
+import {
+  argumentFields, argumentsFrom, introduction, localTime, needChange, optionFields, optionsFrom,
+  otherFunction, propertiesOf, readCell, readFunctions, readQueues, showFunctions, utc, zoneHelp,
 } from './functions.js';
 import { t } from './language.js';
-import { say } from './messages.js';
 import { forecastWords } from './said.js';
 import { mailField } from './telling.js';
 

@@ -4,11 +4,11 @@ import { get, isAdmin, poll, store } from './api.js';
 import { now } from './clock.js';
 import { find, h, icon, render, setAttribute, setText } from './dom.js';
 import { countWords, duration, elapsed, estimate, formatter, timeWords } from './format.js';
-import { badge, patchRows, timeElement } from './forms.js';
+import { badge, part, patchRows, timeElement } from './forms.js';
 import { Choices, History, ownerOf } from './history.js';
 import { t } from './language.js';
 import { firstSteps } from './list.js';
-import { groupRow } from './many.js';
+import { groupRow, restWords } from './many.js';
 import { address } from './places.js';
 import { said } from './said.js';
 
@@ -60,8 +60,6 @@ class View {
     this.choices = new Choices('overview');
     this.history = new History(this.choices);
     this.first = h('div', { hidden: true });
-    const part = (/** @type {string} */ title, /** @type {HTMLElement[]} */ ...parts) => (
-      h('section', {}, h('h2', {}, title), ...parts));
     this.root = h('div', { class: 'overview' }, h('div', { class: 'head' },
       h('h1', { tabindex: -1 }, t('Overview')), this.choices.whose,
       h('a', { class: 'button primary', href: '#/new' }, icon('plus'), t('New task'))),
@@ -122,11 +120,9 @@ class View {
   /** How many kinds of failures have no row, with a link to all. @param {Overview['failed']} failed */
   patchOthers({ groups, other_count: count, other_kinds: kinds, since }) {
     const hidden = groups.slice(GROUPS);
-    const words = t.n('{count} more kind | {count} more kinds', kinds + hidden.length);
-    const tasks = t.n('{count} task | {count} tasks',
-      hidden.reduce((sum, group) => sum + group.count, count));
     this.others.hidden = !(kinds + hidden.length);
-    setText(find('a', this.others), `${words}: ${tasks}`);
+    setText(find('a', this.others), restWords(kinds + hidden.length,
+      hidden.reduce((sum, group) => sum + group.count, count)));
     setAttribute(find('a', this.others), 'href', this.listOf({ status: 'failed', ended_since: since }));
   }
 

@@ -4,12 +4,11 @@ import { get, isAdmin, mayChange, poll, request, store } from './api.js';
 import { now } from './clock.js';
 import { find, h, render, setText, table, textWith } from './dom.js';
 import {
-  askingButton, button, cell, check, choice, copyBox, deleteButton, field, moreMenu, openingButton, page,
-  secretField, sendingForm, timeElement,
+  askingButton, button, cell, check, choice, copyBox, deleteButton, field, moreMenu, openingButton,
+  page, say, secretField, sendingForm, timeElement,
 } from './forms.js';
 import { t } from './language.js';
 import { keysAreOn, logOut, switchKeys } from './live.js';
-import { say } from './messages.js';
 
 /** @import {Child} from './dom.js' */
 /** @import {Page, Place, Token, User, Worker} from './types.js' */

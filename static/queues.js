@@ -1,19 +1,17 @@
 // @ts-check
 /** Queues: what limits each, what holds it up, and for admins the forms to change that. */
-import { number } from './arguments.js';
 import { get, isAdmin, poll, request, store } from './api.js';
 import { now } from './clock.js';
 import { h, icon, render, table } from './dom.js';
-import { durationInput, durationText, secondsFrom } from './durations.js';
-import {
-  badge, cell, change, deleteButton, field, patchRows, pauseButton, pauseWords, refusal,
-  sendingForm,
-} from './forms.js';
+import { rangeWords } from './durations.js';
 import { countWords, duration, statusWord, timeWords } from './format.js';
-import { readFunctions } from './functions.js';
+import {
+  badge, cell, change, deleteButton, durationInput, field, patchRows, pauseButton, pauseWords,
+  refusal, say, secondsFrom, sendingForm,
+} from './forms.js';
+import { number, readFunctions } from './functions.js';
 import { t } from './language.js';
-import { say } from './messages.js';
-import { rangeWords } from './ranges.js';
+import { limitWords } from './said.js';
 
 /** @import {Page, Queue, Queues, Values} from './types.js' */
 
@@ -62,21 +60,14 @@ function queueRow(queue, refresh) {
     : t('{count} of {most}', { count: countWords(running), most: countWords(limit) }),
   limit !== null && h('progress', { 'aria-label': t('Running'), value: running, max: limit })),
   cell(t('Pending'), countWords(pending), ...laterWords(queue).map((words) => h('div', { class: 'help' }, words))),
-  cell(null, ...limitWords(queue).map((words) => h('div', {}, words))));
+  cell(null, ...allLimits(queue).map((words) => h('div', {}, words))));
   if (isAdmin()) row.append(h('td', {}, actionsFor(queue, refresh)));
   return row;
 }
 
 /** What limits it, in words. @param {Queue} queue */
-function limitWords({ max_running: most, rate, machines, external }) {
-  const limits = [
-    external && t('for other programs'),
-    most !== null && t('at most {count} at once', { count: countWords(most) }),
-    rate && t('{count} in {time}',
-      { count: countWords(rate.count), time: durationText(rate.seconds) }),
-    machines && t.n('machine {names} | machines {names}', machines.length,
-      { names: machines.join(', ') }),
-  ].filter(Boolean);
+function allLimits(queue) {
+  const limits = [queue.external && t('for other programs'), ...limitWords(queue)].filter(Boolean);
   return limits.length ? limits : [h('span', { class: 'help' }, t('no limits'))];
 }
 

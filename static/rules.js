@@ -1,12 +1,12 @@
 // @ts-check
 /** The rule of a schedule: its words, its times, and the fields that make it, with a preview. */
-import { ZONE, number } from './arguments.js';
 import { request } from './api.js';
 import { h, setText } from './dom.js';
-import { choice, field } from './forms.js';
+import { unitWords } from './durations.js';
 import { formatter } from './format.js';
+import { choice, field } from './forms.js';
+import { ZONE, number } from './functions.js';
 import { locale, t } from './language.js';
-import { unitWords } from './ranges.js';
 import { said } from './said.js';
 
 /** @import {Preview, Schedule, Slot} from './types.js' */

@@ -1,19 +1,17 @@
 // @ts-check
 /** Schedules with their next runs: all, one, and the form of one. */
-import { ZONE, argumentFields, argumentsFrom } from './arguments.js';
 import { get, isAdmin, mayChange, poll, request, store } from './api.js';
 import { find, h, icon, render, setText, table, textWith } from './dom.js';
-import {
-  badge, button, cell, change, choice, deleteButton, field, patchRows, pauseButton, pauseWords,
-  sendingForm, taskLink, timeElement,
-} from './forms.js';
 import { duration, statusWord, timeWords } from './format.js';
 import {
-  introduction, needChange, optionFields, optionsFrom, otherFunction, readFunctions, readQueues,
-  showFunctions,
+  badge, button, cell, change, choice, deleteButton, field, part, patchRows, pauseButton,
+  pauseWords, say, sendingForm, taskLink, timeElement,
+} from './forms.js';
+import {
+  ZONE, argumentFields, argumentsFrom, introduction, needChange, optionFields, optionsFrom,
+  otherFunction, readFunctions, readQueues, showFunctions,
 } from './functions.js';
 import { t } from './language.js';
-import { say } from './messages.js';
 import { RuleFields, slotItem, slotWords, wordsOf } from './rules.js';
 import { said } from './said.js';
 import { mailField, mailWords } from './telling.js';
@@ -126,7 +124,7 @@ function dots(runs = []) {
   const skipped = runs.filter(({ task, message }) => !task && message).length;
   const words = [t('The last {count}: {failed} failed', { count: runs.length, failed }),
     skipped && t('{count} without a task', { count: skipped })].filter(Boolean).join(', ');
-  return h('div', { class: 'runs' }, h('span', { class: 'hidden' }, words),
+  return h('div', { class: 'past' }, h('span', { class: 'hidden' }, words),
     h('span', { class: 'dots', 'aria-hidden': 'true' }, ...runs.map(dot)));
 }
 
@@ -193,8 +191,8 @@ class ScheduleView {
       this.head, h('div', { class: 'doing' }, this.actions),
       h('div', { class: 'columns' },
         h('section', {}, h('h2', {}, t('Next runs'), ' ', this.zone), this.runs),
-        h('section', {}, h('h2', {}, t('History')), this.history)),
-      h('section', {}, h('h2', {}, t('Arguments')), this.values), this.facts);
+        part(t('History'), this.history)),
+      part(t('Arguments'), this.values), this.facts);
     this.patch();
   }
 

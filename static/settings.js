@@ -3,10 +3,11 @@
 import { testButton } from './alerts.js';
 import { get, request, store } from './api.js';
 import { find, h, setText, textWith } from './dom.js';
-import { durationInput, durationText, secondsFrom } from './durations.js';
-import { button, choice, field, page, seekParts, sendingForm, valuesOf } from './forms.js';
+import { durationText } from './durations.js';
+import {
+  button, choice, durationInput, field, page, say, secondsFrom, seekParts, sendingForm, valuesOf,
+} from './forms.js';
 import { t } from './language.js';
-import { say } from './messages.js';
 import { said } from './said.js';
 
 /** @import {Page, Setting, Values} from './types.js' */

@@ -1,25 +1,22 @@
 // @ts-check
-/** One task: its state in words, what came of it, and what can be done about it. */
+/** One task: its state in words, its files, what came of it, and what can be done about it. */
 import { ApiError, get, mayChange, pause, poll, request, store } from './api.js';
 import { now } from './clock.js';
-import { find, h, kept, render, setText, setTitle, textWith } from './dom.js';
-import { eventWords, messageWords } from './events.js';
-import { FilesView } from './files.js';
+import { find, h, kept, render, setText, setTitle, table, textWith } from './dom.js';
 import {
-  duration, elapsed, estimate, formatter, isFinished, patchState,
-  stateBadge, stateWord, statusWord, timeWords, waitingWords,
+  duration, elapsed, estimate, formatter, isFinished, patchState, stateBadge, stateWord, statusWord,
+  timeWords, waitingWords,
 } from './format.js';
-import { ask, badge, button, deleteButton, patchRows } from './forms.js';
+import { act, ask, badge, button, deleteButton, patchRows, say, sizeWords } from './forms.js';
 import { t } from './language.js';
 import { LogView } from './log.js';
-import { say } from './messages.js';
-import { listPlace } from './places.js';
-import { errorLine, forecastWords, said, saidName } from './said.js';
+import { fromList, listPlace } from './places.js';
+import { errorLine, eventWords, forecastWords, messageWords, said, saidName } from './said.js';
+import { list } from './tasks.js';
 import { askBrowser, isWatched, mailWords, tellingWords, watch } from './telling.js';
-import { findBeside } from './trail.js';
-import { MOST_CHARACTERS, argumentsElement, resultElement } from './values.js';
+import { MOST_CHARACTERS, argumentsElement, resultElement, valueCell } from './values.js';
 
-/** @import {Activity, Metrics, Page, Related, Success, Task} from './types.js' */
+/** @import {Activity, Metrics, Page, Related, Success, Task, TaskFile} from './types.js' */
 
 const SHAPES = { pending: '○', running: '◐', succeeded: '✓', failed: '✕', cancelled: '–',
   scheduled: '◷', waiting: '⋯' };
@@ -456,4 +453,168 @@ function activityElement(entry, schedule) {
   ].filter(Boolean).join(', ');
   return h('li', {}, h('time', { datetime: at }, exact.format(new Date(at))),
     h('span', {}, h('b', {}, asked ? words : eventWords(event)), details && ` ${details}`));
+}
+
+/** The ids of the list's rows, of the pages that were read since, and where the next page begins. */
+let trail = { ids: [0], next: /** @type {string|null} */ (null), params: new URLSearchParams() };
+/** @type {AbortSignal|undefined} the visit of the list of which these are */
+let visit;
+
+/**
+ * The tasks before and after a task in the list; undefined if one did not come from there.
+ * @param {number} id @param {AbortSignal} signal
+ * @returns {Promise<(number|undefined)[]|undefined>}
+ */
+async function findBeside(id, signal) {
+  if (!list || !fromList) return undefined;
+  if (visit !== list.signal) {
+    const ids = [...list.body.rows].map(({ dataset }) => Number(dataset.id));
+    trail = { ids, next: list.page.next, params: list.params };
+    visit = list.signal;
+  }
+  const { ids } = trail;
+  if (ids[ids.length - 1] === id && trail.next) await readOn(signal);
+  const place = ids.indexOf(id);
+  return place < 0 ? undefined : [ids[place - 1], ids[place + 1]];
+}
+
+/** Reads the list's next page. @param {AbortSignal} signal */
+async function readOn(signal) {
+  const query = new URLSearchParams(trail.params);
+  query.set('cursor', trail.next || '');
+  const { tasks, next } = await get(`api/tasks?${query}`, signal);
+  const known = new Set(trail.ids);
+  for (const { id } of tasks) if (!known.has(id)) trail.ids.push(id);
+  trail.next = next;
+}
+
+const PICTURES = ['image/png', 'image/jpeg', 'image/gif', 'image/webp'];
+const SHOWN = 5;
+const FIRST_ROWS = 10;
+const MOST_LINES = 40;
+const MOST_TEXT = 20000;
+
+/** The list; it is read anew whenever the task's state has changed. */
+class FilesView {
+  root = h('section', { hidden: true });
+  last = '';
+  /** Those that it was given, by their ids. @type {Map<unknown, TaskFile>} */
+  given = new Map();
+  /** Those that the result names, by their names. @type {Map<unknown, TaskFile>} */
+  returned = new Map();
+  /** The returned pictures by their names. @type {Map<string, HTMLImageElement>} */
+  pictures = new Map();
+
+  /** @param {number} id of the task */
+  constructor(id) {
+    this.path = `api/tasks/${id}/files`;
+  }
+
+  /** @param {unknown} result of the task @param {AbortSignal} signal */
+  async refresh(result, signal) {
+    const { files } = /** @type {{files: TaskFile[]}} */ (await get(this.path, signal));
+    const text = JSON.stringify([files, result]);
+    if (signal.aborted || text === this.last) return;
+    this.last = text;
+    this.given = new Map(files.map((file) => [file.id, file]));
+    const names = new Set(result && typeof result === 'object' ? Object.values(result) : [result]);
+    this.returned = new Map(files.filter(({ id, name }) => !id && names.has(name))
+      .map((file) => [file.name, file]));
+    await this.readPictures();
+    this.root.hidden = !files.length;
+    this.root.replaceChildren(h('h2', {}, t('Files')), h('ul', { class: 'files' },
+      .../** @type {TaskFile[]} */ (files).map((file, place) => (
+        this.item(file, place < SHOWN && !file.id && !this.pictures.has(file.name))))));
+  }
+
+  /** Loads the first returned pictures: their height must be known before they are shown. */
+  async readPictures() {
+    const pictures = [...this.returned.values()].filter(({ type }) => PICTURES.includes(type))
+      .slice(0, SHOWN).map((file) => h('img', { src: this.pathOf(file), alt: file.name }));
+    await Promise.all(pictures.map((picture) => picture.decode().catch(() => null)));
+    this.pictures = new Map(pictures.map((picture) => [picture.alt, picture]));
+  }
+
+  /** A file that the result names: the picture, which opens in full, or a link. @param {unknown} value */
+  elementOf(value) {
+    const file = this.returned.get(value);
+    const picture = file && this.pictures.get(file.name);
+    return picture ? h('a', { class: 'picture', href: picture.src, target: '_blank', rel: 'noopener' }, picture)
+      : file && this.link(file, file.name);
+  }
+
+  /** @param {TaskFile} file */
+  pathOf({ id, name }) {
+    return `${this.path}/${encodeURIComponent(id || name)}`;
+  }
+
+  /** A link to save a file. @param {TaskFile} file @param {string} words */
+  link(file, words) {
+    return h('a', { href: this.pathOf(file), download: file.name }, words);
+  }
+
+  /** Name and size, and what can be seen of it. @param {TaskFile} file @param {boolean} open */
+  item(file, open) {
+    const { id, name, size, type } = file;
+    const path = this.pathOf(file);
+    const seen = PICTURES.includes(type) ? () => h('img', { src: path, alt: name })
+      : /^text\//.test(type) && size > 0 && (() => beginningOf(path, name));
+    return h('li', {}, h('p', {}, h('b', {}, h('bdi', {}, name)), h('span', { class: 'help' },
+      sizeWords(size), id && ` · ${t('uploaded')}`), this.link(file, t('Download'))),
+    seen && preview(seen, open));
+  }
+}
+
+/**
+ * What is made once it is unfolded.
+ * @param {() => Node|Promise<Node>} make @param {boolean} open
+ */
+function preview(make, open) {
+  const place = h('div');
+  const fold = h('details', { open, ontoggle: () => (
+    fold.open && !place.firstChild && act(place, async () => place.replaceChildren(await make()))) },
+  h('summary', {}, t('Show')), place);
+  return fold;
+}
+
+/** The first rows of a table, or the first lines of a text. @param {string} path @param {string} name */
+async function beginningOf(path, name) {
+  const [text, whole] = await readBeginning(path);
+  const isTable = /\.(csv|tsv)$/i.test(name);
+  const [shown, cut] = isTable ? await rowsOf(text, name) : linesOf(text);
+  return h('div', {}, shown, (cut || !whole) && h('p', { class: 'help' },
+    t('Only its beginning is shown.')));
+}
+
+/** @param {string} text @returns {[HTMLElement, boolean]} */
+function linesOf(text) {
+  const lines = text.split('\n');
+  return [h('pre', { class: 'code', tabindex: 0, role: 'group', 'aria-label': t('Text') },
+    lines.slice(0, MOST_LINES).join('\n')), lines.length > MOST_LINES + 1];
+}
+
+/** @param {string} text @param {string} name @returns {Promise<[HTMLElement, boolean]>} */
+async function rowsOf(text, name) {
+  const { readTable } = await import('./new.js');
+  const { rows } = readTable(text.replace(/\r\n?/g, '\n').trimEnd(), false);
+  const [titles, ...body] = rows.slice(0, FIRST_ROWS + 1);
+  return [h('div', { class: 'wide cells', tabindex: 0, role: 'group', 'aria-label': name },
+    table('', name, titles, h('tbody', {}, ...body.map((row) => h('tr', {},
+      ...row.map((cell) => valueCell(cell))))))), rows.length > FIRST_ROWS + 1];
+}
+
+/** The first characters, and whether that is all. @param {string} path @returns {Promise<[string, boolean]>} */
+async function readBeginning(path) {
+  const { body, ok, status } = await fetch(path).catch(() => new Response(null, { status: 502 }));
+  if (!ok || !body) throw new ApiError(status);
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let text = ''; ;) {
+    const { done, value } = await reader.read();
+    if (done) return [text, true];
+    text += value;
+    if (text.length > MOST_TEXT) {
+      reader.cancel();
+      return [text.slice(0, MOST_TEXT), false];
+    }
+  }
 }

@@ -2,10 +2,9 @@
 /** Telling a person when a task has ended: by mail, and by the browser while this tab is open. */
 import { get, isAdmin, store } from './api.js';
 import { find, h, textWith } from './dom.js';
-import { choice, field } from './forms.js';
 import { isFinished, statusWord } from './format.js';
+import { choice, field, say } from './forms.js';
 import { t } from './language.js';
-import { say } from './messages.js';
 import { errorLine, said } from './said.js';
 
 /** @import {Row, Task, TaskFunction} from './types.js' */

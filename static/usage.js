@@ -3,13 +3,15 @@
 import { ApiError, get, isAdmin, mayChange, poll } from './api.js';
 import { find, h, render, setAttribute, setText } from './dom.js';
 import { STATUSES, countWords, duration, elapsed, statusWord, timeWords } from './format.js';
-import { badge, patchRows, timeElement } from './forms.js';
+import { badge, part, patchRows, timeElement } from './forms.js';
 import { introduction } from './functions.js';
-import { Choices, beginWords, byFailures, functionTable, ownerOf, patchFunctions, readFigures,
-  spread } from './history.js';
+import {
+  Choices, beginWords, byFailures, functionTable, ownerOf, patchFunctions, placeAfter, readFigures,
+  spread,
+} from './history.js';
 import { t } from './language.js';
 import { readCatalogue } from './live.js';
-import { groupRow } from './many.js';
+import { groupRow, restWords } from './many.js';
 import { address } from './places.js';
 import { wordsOf } from './rules.js';
 
@@ -91,8 +93,6 @@ class FunctionPage {
         if (link) setText(this.reading, link.getAttribute('aria-label') || '');
       });
     }
-    const part = (/** @type {string} */ title, /** @type {HTMLElement[]} */ ...parts) => (
-      h('section', {}, h('h2', {}, title), ...parts));
     const may = mayChange() && chosen && (chosen.who === 'user' || (chosen.who === 'admin' && isAdmin()));
     const query = new URLSearchParams({ function: name });
     this.root = h('div', { class: 'overview' },
@@ -146,9 +146,7 @@ class FunctionPage {
     const owner = isAdmin() ? this.owner : '';
     patchRows(this.failures, groups, ({ error }) => error || '', (group) => (
       groupRow(group, { ...owner && { owner } }, () => {})));
-    const others = [t.n('{count} more kind | {count} more kinds', kinds),
-      t.n('{count} task | {count} tasks', count)].join(': ');
-    setText(this.calm, kinds ? others : groups.length ? '' : t('Nothing failed.'));
+    setText(this.calm, kinds ? restWords(kinds, count) : groups.length ? '' : t('Nothing failed.'));
   }
 
   /** A bar for each run: its height is the duration, its colour and sign the state. @param {Row[]} tasks */
@@ -173,9 +171,7 @@ class FunctionPage {
   press(event) {
     const links = [...this.runs.querySelectorAll('a')];
     const here = links.findIndex((link) => link === document.activeElement);
-    /** @type {Record<string, number>} */
-    const targets = { ArrowLeft: here - 1, ArrowRight: here + 1, Home: 0, End: links.length - 1 };
-    const link = links[targets[event.key]];
+    const link = links[placeAfter(event, here, links.length - 1) ?? -1];
     if (!link) return;
     event.preventDefault();
     links[here].tabIndex = -1;
