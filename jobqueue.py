@@ -15221,6 +15221,13 @@ class StaticFiles:
         self._folder = folder
         self._known = {}
 
+    def page(self, name):
+        """Return the Answer with a page of the handbook. Other files in its folder are not served."""
+        contents = self.answer("docs/README.md")
+        if name != "README.md" and b"](%s)" % name.encode("utf-8", "replace") not in contents.body:
+            raise NotFound("There is no file %s." % shorten(name, 60))
+        return self.answer("docs/" + name)
+
     def answer(self, name):
         """Return the Answer with a file; NotFound if static/ has no such file."""
         path = self._folder / name
@@ -16112,7 +16119,7 @@ ROUTES = [
              lambda _, request, name: request.app.static.answer("languages/" + name)),
           ANYONE, None, 200, JSON_TYPE),
     Route("GET", "/static/docs/" + NAME, _does("Send a page of the handbook.",
-             lambda _, request, name: request.app.static.answer("docs/" + name)),
+             lambda _, request, name: request.app.static.page(name)),
           ANYONE, None, 200, "text/markdown"),
     Route("GET", "/openapi.json", _does("Send this document.", lambda _, request:
              request.app.document), ANYONE, None, 200, JSON_TYPE),

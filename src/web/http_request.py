@@ -449,6 +449,13 @@ class StaticFiles:
         self._folder = folder
         self._known: dict[str, _StaticFile] = {}
 
+    def page(self, name: str) -> Answer:
+        """Return the Answer with a page of the handbook. Other files in its folder are not served."""
+        contents = self.answer("docs/README.md")
+        if name != "README.md" and b"](%s)" % name.encode("utf-8", "replace") not in contents.body:
+            raise NotFound("There is no file %s." % shorten(name, 60))
+        return self.answer("docs/" + name)
+
     def answer(self, name: str) -> Answer:
         """Return the Answer with a file; NotFound if static/ has no such file."""
         path = self._folder / name

@@ -99,7 +99,7 @@ ROUTES = [
              lambda _, request, name: request.app.static.answer("languages/" + name)),
           ANYONE, None, 200, JSON_TYPE),
     Route("GET", "/static/docs/" + NAME, _does("Send a page of the handbook.",
-             lambda _, request, name: request.app.static.answer("docs/" + name)),
+             lambda _, request, name: request.app.static.page(name)),
           ANYONE, None, 200, "text/markdown"),
     Route("GET", "/openapi.json", _does("Send this document.", lambda _, request:
              request.app.document), ANYONE, None, 200, JSON_TYPE),
