@@ -1,7 +1,7 @@
 // @ts-check
 /** What is wrong and was lately: the bell in the header, for admins, and its page. */
 import { get, isAdmin, pause, poll, request, store } from './api.js';
-import { find, h, icon, setAttribute, setText, showChosen, table, textWith } from './dom.js';
+import { find, h, setAttribute, setText, showChosen, table, textWith } from './dom.js';
 import { badge, button, cell, offer, page, part, patchRows, say, timeElement } from './forms.js';
 import { t } from './language.js';
 import { retryButton } from './many.js';
@@ -17,12 +17,11 @@ const MUTES = [['1h', t('1 hour')], ['8h', t('8 hours')], ['end', t('Until resol
 /** Of alerts that a notification was shown for; null: none was looked at yet. @type {Set<number>|null} */
 let known = null;
 /** The number of alerts beside the menu, where the bell may be out of sight. */
-const beside = h('a', { href: '#/alerts', id: 'loud', hidden: true }, icon('alert'), h('span'));
+const beside = find('#loud');
 
 /** Keeps the number in the header, and tells the browser; also the end of tasks that are watched. */
 export function watchAlerts() {
   keepWatched();
-  find('#help').before(beside);
   poll(new AbortController().signal, async () => {
     if (isAdmin()) ring(await get('api/alerts'));
     return SECONDS;
