@@ -40,7 +40,7 @@ function ring({ alerts }) {
   const words = t('Alerts') + (loud.length ? ` (${loud.length})` : '');
   beside.hidden = !loud.length;
   setText(find('span', beside), String(loud.length));
-  setAttribute(beside, 'aria-label', words);
+  setAttribute(beside, 'aria-label', `${loud.length} ${t('Alerts')}`);
   if (bell.textContent !== words) {
     setText(bell, words);
     showChosen();

@@ -44,8 +44,8 @@ class Shell(Person):
     """The user of the command line on this host: the site's own code, which may do everything."""
 
     name, role, is_admin = "the command line", "admin", True
-    scope = own = token = expires_at = None
-    who = scope, name
+    visible_owner_id = visible_account_id = token = expires_at = None
+    scope_and_actor = visible_owner_id, name
 
     def __init__(self, users: Users, owner: str | None) -> None:
         self._find = functools.partial(users.owner, owner)
