@@ -130,7 +130,7 @@ class Viewer(PeopleCase):
         vera = self.open("vera")
         for page, words, offered in (
                 ("#/tasks", "broken", ["Filters"]), ("#/overview", "fail", []),
-                ("#/tasks/%d" % failed, "ValueError", ["Wrap", "Times", "Full height"]),
+                ("#/tasks/%d" % failed, "ValueError", ["Copy link"]),
                 ("#/schedules", "send", []), ("#/schedules/%d" % schedule, "Oslo", []),
                 ("#/queues", "default", []), ("#/workers", "Workers", []),
                 ("#/activity", "failed", ["Show"])):
