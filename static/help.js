@@ -8,7 +8,7 @@ import { locale, t } from './language.js';
 /** @import {Page} from './types.js' */
 
 const FENCE = '\x60\x60\x60';
-const MARKS = /\x60([^\x60]+)\x60|\*\*([^*]+)\*\*|\[([^\]]+)\]\(([^)]+)\)/;
+const MARKS = /\x60([^\x60]+)\x60|\*\*([^*]+)\*\*|\*([^*\s][^*]*)\*|\[([^\]]+)\]\(([^)]+)\)/;
 const MOST_HITS = 30;
 /** @type {Map<string, Promise<string>>} texts of pages by name */
 const texts = new Map();
@@ -147,10 +147,10 @@ function tableElement(lines, id) {
 function inline(text, id) {
   const match = text.match(MARKS);
   if (!match) return [text.replace(/\n/g, ' ')];
-  const [whole, code, bold, words, target] = match;
+  const [whole, code, bold, italic, words, target] = match;
   const start = match.index || 0;
   const part = code ? h('code', {}, code.replace(/\n/g, ' ')) : bold ? h('b', {}, ...inline(bold, id))
-    : link(inline(words, id), target, id);
+    : italic ? h('em', {}, italic) : link(inline(words, id), target, id);
   return [...inline(text.slice(0, start), id), part, ...inline(text.slice(start + whole.length), id)];
 }
 

@@ -10,7 +10,7 @@ LEFT_OVER = """
 const article = document.querySelector('.handbook article');
 const words = [...article.querySelectorAll(':not(pre):not(code)')].flatMap(({ childNodes }) =>
   [...childNodes]).filter(({ nodeType }) => nodeType === 3).map(({ data }) => data).join(' ');
-return words.match(/\\*\\*|`|\\]\\(|^#|\\|/g) || [];"""
+return words.match(/\\*\\w|\\*\\*|`|\\]\\(|^#|\\|/g) || [];"""
 LINKS = """
 return [...document.querySelectorAll('.handbook article a, .contents a')]
   .map((a) => a.getAttribute('href'))"""
