@@ -197,8 +197,8 @@ class Listing(BrowserTestCase):
         bob.emulate("Emulation.setDeviceMetricsOverride", **PHONE)
         bob.go("#/tasks?status=failed")
         bob.see("fail", ".list tbody")
-        self.assertLess(bob.run("return document.querySelector('.tabs [aria-current]')"
-                                ".getBoundingClientRect().right"), 390)
+        wait_until(lambda: bob.run("return document.querySelector('.tabs [aria-current]')"
+                                   ".getBoundingClientRect().right") < 390, what="the chosen tab in sight")
         bob.emulate("Emulation.clearDeviceMetricsOverride")
 
     def test_boxes_are_large_enough_to_touch(self):
