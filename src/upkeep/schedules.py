@@ -55,13 +55,13 @@ SCHEDULE_SHOWN = (
             "problem", "gone_at", "last_task_id", "late_at")),
         SHORT_ARGUMENTS.replace("task", "schedule"), HELD_UP, THEN_JOIN))
 # The newest slots of each schedule. The primary key of `slot` finds the oldest of them.
-RECENT = """SELECT slot.*, task.status FROM schedule {0} slot ON slot.schedule_id=schedule.id
+RECENT = """SELECT slot.*, task.status FROM schedule %s slot ON slot.schedule_id=schedule.id
     AND slot.at>=coalesce((SELECT at FROM slot AS one WHERE one.schedule_id=schedule.id
-        ORDER BY at DESC LIMIT 1 OFFSET {1}), 0)
+        ORDER BY at DESC LIMIT 1 OFFSET %d), 0)
     LEFT JOIN task ON task.id=slot.task_id AND task.cancel_requested<2
     WHERE schedule.id BETWEEN ? AND ? AND schedule.owner_id=coalesce(?, schedule.owner_id)
     ORDER BY slot.schedule_id, slot.at
-    """.format(THEN_JOIN, RECENT_MAX - 1)
+    """ % (THEN_JOIN, RECENT_MAX - 1)
 SHOWN_STILL = "(gone_at IS NULL OR gone_at>?)"      # older rows without a source are kept, but not listed
 # The steps that match rows with the schedules of tasks.py and the folders. Each has the columns that must be
 # equal. It also says whether a row that lost its source may match. Only the first step is for scripts.
