@@ -148,7 +148,7 @@ class TestFiring(ScheduleCase):
 
 
 class TestRecent(ScheduleCase):
-    def test_the_list_has_the_newest_20_slots_of_each_schedule_by_the_index(self):
+    def test_the_list_has_the_newest_20_slots_of_each_schedule(self):
         often, seldom, other = (self.schedule(), self.schedule("every 4h"),
                                 self.schedule(owner="eve", overlap="allow"))
         for _ in range(25):
@@ -160,6 +160,9 @@ class TestRecent(ScheduleCase):
         self.assertEqual(shown[often], history[19::-1])
         self.assertEqual([one["task"] for one in self.queue.schedules.find_with_recent(None, 1, seldom)[0][
             "recent"]], [one["task"] for one in self.shown(other)["history"][19::-1]])
+
+    @about_sqlite("its plan of a statement")
+    def test_the_index_finds_them(self):
         plan = [row["detail"] for row in self.database.all(
             "EXPLAIN QUERY PLAN " + jobqueue.RECENT, (1, 9, None))]
         self.assertFalse([line for line in plan if line.startswith("SCAN")], plan)
