@@ -6204,7 +6204,7 @@ class Actions:
         """
         with self._database.transaction() as transaction:
             row = self._tasks.get(task_id, owner_id, transaction)
-            if row["status"] in (SUCCEEDED, FAILED, CANCELLED):
+            if row["status"] in ENDED:
                 raise Conflict("Task %d has ended already (%s)."
                                % (task_id, STATUS_WORDS[row["status"]]))
             if changes:
@@ -13352,11 +13352,11 @@ def result_view(queue, task_id, owner_id=None):
     # A retry, a release or a function that was not found has set another time than run_after.
     was_moved = any(event["at"] == row["run_at"] or event["event"] == "retry"
                     or event["event"] == "put_back" and event["message"] for event in events)
-    shown = queue.tasks.full_json(row)
     return {
         "id": task_id, "function": row["function"], "queue": row["queue"], "priority": row["priority"],
         "run_at": None if was_moved else row["run_at"],
-        "status": shown["status"], "arguments": json.loads(row["arguments"]), "result": shown["result"],
+        "status": STATUS_WORDS[row["status"]], "arguments": json.loads(row["arguments"]),
+        "result": json.loads(row["result"] or "null"),
         "created_at": row["created_at"],
         "started_at": starts[0]["at"] if starts else row["started_at"],
         "attempted_at": starts[-1]["at"] if starts else row["started_at"],

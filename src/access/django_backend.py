@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 
 from ..base.head import TYPE_CHECKING
-from ..base.limits import HOME, TASKS_FILE
+from ..base.limits import HOME, STATUS_WORDS, TASKS_FILE
 from ..base.errors import JobQueueError, NotFound, SetupError, join_errors
 from ..base.time_and_text import dump_json
 from ..base.values import OPTION_SCHEMAS, TASK_OPTIONS, check_value
@@ -93,11 +93,11 @@ def result_view(queue: JobQueue, task_id: int, owner_id: int | None = None) -> R
     # A retry, a release or a function that was not found has set another time than run_after.
     was_moved = any(event["at"] == row["run_at"] or event["event"] == "retry"
                     or event["event"] == "put_back" and event["message"] for event in events)
-    shown = queue.tasks.full_json(row)
     return {
         "id": task_id, "function": row["function"], "queue": row["queue"], "priority": row["priority"],
         "run_at": None if was_moved else row["run_at"],
-        "status": shown["status"], "arguments": json.loads(row["arguments"]), "result": shown["result"],
+        "status": STATUS_WORDS[row["status"]], "arguments": json.loads(row["arguments"]),
+        "result": json.loads(row["result"] or "null"),
         "created_at": row["created_at"],
         "started_at": starts[0]["at"] if starts else row["started_at"],
         "attempted_at": starts[-1]["at"] if starts else row["started_at"],

@@ -18,7 +18,7 @@ from ..base.values import OPTION_SCHEMAS, object_of, titled
 from ..store.connection import BY_ID, Connection
 from ..store.database import Database
 from ..store.log_and_activity import activity_row, record_activity
-from .followers import Followers, next_turn
+from .followers import ENDED, Followers, next_turn
 from .files import remove_task_folder
 from .adding import Adding
 from .task_list import OLDEST, SORTED_ROW, Filter, TaskList
@@ -96,7 +96,7 @@ class Actions:
         """
         with self._database.transaction() as transaction:
             row = self._tasks.get(task_id, owner_id, transaction)
-            if row["status"] in (SUCCEEDED, FAILED, CANCELLED):
+            if row["status"] in ENDED:
                 raise Conflict("Task %d has ended already (%s)."
                                % (task_id, STATUS_WORDS[row["status"]]))
             if changes:
