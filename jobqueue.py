@@ -2020,7 +2020,7 @@ class Deadline(threading.local):
 # it costs a page in every commit. An index with the status of a task costs as much, because each change of
 # status moves an entry. So only two indexes have the status.
 
-SCHEMA_VERSION = 8              # version of SCHEMA; SQLite stores it in PRAGMA user_version
+SCHEMA_VERSION = 9              # version of SCHEMA; SQLite stores it in PRAGMA user_version
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS user (
@@ -2032,7 +2032,16 @@ CREATE TABLE IF NOT EXISTS user (
     max_pending INTEGER,                -- NULL: the setting of this name
     max_running INTEGER,                -- NULL: no limit
     email TEXT,                         -- confirmed, or given by an admin
-    created_at REAL NOT NULL, last_seen_at REAL
+    created_at REAL NOT NULL, last_seen_at REAL,
+    summary TEXT,                       -- JSON {"hour", "zone"}; NULL: no summary by mail
+    summary_at REAL                     -- when the next summary is due
+);
+CREATE TABLE IF NOT EXISTS saved (          -- filters and values of forms that a user saved by name
+    user_id INTEGER NOT NULL REFERENCES user(id),
+    page TEXT NOT NULL,                 -- tasks, or new/FUNCTION
+    name TEXT NOT NULL,
+    value TEXT NOT NULL,                -- JSON object
+    PRIMARY KEY (user_id, page, name)
 );
 CREATE TABLE IF NOT EXISTS session (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -2137,6 +2146,7 @@ CREATE TABLE IF NOT EXISTS task (
     cancel_requested INTEGER NOT NULL DEFAULT 0,    -- 1 cancel, 2 delete
     progress REAL,                      -- 0..1
     message TEXT,
+    samples TEXT,                       -- while it runs: JSON [[seconds, CPU seconds, bytes of memory]]
     result TEXT,                        -- JSON
     error_type TEXT, error_message TEXT,
     schedule_id INTEGER,
@@ -2339,7 +2349,15 @@ WHERE name IN ('.alerts', '.backup', '.catalogue', '.daily_backup', '.doubts', '
     '.folded', '.keeping', '.rhythm', '.start_failure', '.tasks_files', '.used_code');
 DELETE FROM setting WHERE substr(name, 1, 1)='.';
 """
-MIGRATIONS = {0: "", SCHEMA_VERSION: "", 7: FROM_7, 6: FROM_6 + FROM_7, 4: FROM_6 + """
+FROM_8 = """
+ALTER TABLE user ADD COLUMN summary TEXT;
+ALTER TABLE user ADD COLUMN summary_at REAL;
+ALTER TABLE task ADD COLUMN samples TEXT;
+CREATE TABLE IF NOT EXISTS saved (user_id INTEGER NOT NULL REFERENCES user(id), page TEXT NOT NULL,
+    name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (user_id, page, name));
+"""
+MIGRATIONS = {0: "", SCHEMA_VERSION: "", 8: FROM_8, 7: FROM_7 + FROM_8, 6: FROM_6 + FROM_7 + FROM_8,
+              4: FROM_6 + """
 ALTER TABLE worker ADD COLUMN runner_pid INTEGER;
 ALTER TABLE worker ADD COLUMN runner_birth TEXT;
 ALTER TABLE schedule ADD COLUMN late_at REAL;
@@ -2359,7 +2377,7 @@ SELECT DISTINCT after_id, status FROM task_after LEFT JOIN task ON task.id=after
 WHERE settled=0 AND (status IS NULL OR status IN ENDED);
 DROP TABLE IF EXISTS task_key;
 DROP TABLE IF EXISTS machine;
-""" + FROM_7}
+""" + FROM_7 + FROM_8}
 
 
 def statements(script):
@@ -11396,7 +11414,8 @@ class Users:
                                      (row["id"],)):
                     raise Conflict("%s owns %ss; disable the user instead." % (row["name"], table))
             end_sessions(transaction, row["id"], True)
-            transaction.run("DELETE FROM known_address WHERE user_id=?", (row["id"],))
+            for table in ("known_address", "saved"):
+                transaction.run("DELETE FROM %s WHERE user_id=?" % table, (row["id"],))
             transaction.run("DELETE FROM user WHERE id=?", (row["id"],))
             record_user_event(transaction, self._database.clock.now(), "user_deleted", row, by)
             self._keep_an_admin(transaction)
@@ -14335,7 +14354,8 @@ def _check_password(text):
 
 _ANY_JSON = (dict, list, str, int, float, bool, type(None))
 TEXT_CHECKS = {
-    ("user", "password"): _check_password,
+    ("user", "password"): _check_password, ("user", "summary"): _json_of(1),
+    ("saved", "value"): _json_of(JSON_MAX_DEPTH), ("task", "samples"): _json_of(2, (list,)),
     ("token", "limits"): _json_of(2), ("setting", "value"): _json_of(2, (str, int)),
     ("state", "value"): _json_of(RESULT_MAX_DEPTH, _ANY_JSON),
     ("function", "schema"): _json_of(RESULT_MAX_DEPTH), ("function", "options"): _json_of(2),
@@ -14388,7 +14408,7 @@ EXPORTED = {                    # {table: the columns of its key}
                     "id"),
     **{table: ", ".join(keys) for table, keys in HOUR_KEYS.items()}, "recent": "function",
     "slot": "schedule_id, at", "state": "name", "unsettled": "task_id", "request": "owner_id, key",
-    "task_after": "task_id, settled, after_id"}
+    "task_after": "task_id, settled, after_id", "saved": "user_id, page, name"}
 COUNTED = "user token schedule task worker alert".split()     # tables whose ids must not be used again
 BEGINNINGS = {"backup": b"SQLite format 3\0", "export": b'{"jobqueue":'}
 IMPORTER = "the import"         # the actor who paused the queues; no user's name has a space

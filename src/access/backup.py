@@ -50,7 +50,7 @@ EXPORTED = {                    # {table: the columns of its key}
                     "id"),
     **{table: ", ".join(keys) for table, keys in HOUR_KEYS.items()}, "recent": "function",
     "slot": "schedule_id, at", "state": "name", "unsettled": "task_id", "request": "owner_id, key",
-    "task_after": "task_id, settled, after_id"}
+    "task_after": "task_id, settled, after_id", "saved": "user_id, page, name"}
 COUNTED = "user token schedule task worker alert".split()     # tables whose ids must not be used again
 BEGINNINGS = {"backup": b"SQLite format 3\0", "export": b'{"jobqueue":'}
 IMPORTER = "the import"         # the actor who paused the queues; no user's name has a space

@@ -70,7 +70,8 @@ def _check_password(text: str) -> None:
 
 _ANY_JSON = (dict, list, str, int, float, bool, type(None))
 TEXT_CHECKS: dict[tuple[str, str], Callable[[str], None]] = {
-    ("user", "password"): _check_password,
+    ("user", "password"): _check_password, ("user", "summary"): _json_of(1),
+    ("saved", "value"): _json_of(JSON_MAX_DEPTH), ("task", "samples"): _json_of(2, (list,)),
     ("token", "limits"): _json_of(2), ("setting", "value"): _json_of(2, (str, int)),
     ("state", "value"): _json_of(RESULT_MAX_DEPTH, _ANY_JSON),
     ("function", "schema"): _json_of(RESULT_MAX_DEPTH), ("function", "options"): _json_of(2),

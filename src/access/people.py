@@ -414,7 +414,8 @@ class Users:
                                      (row["id"],)):
                     raise Conflict("%s owns %ss; disable the user instead." % (row["name"], table))
             end_sessions(transaction, row["id"], True)
-            transaction.run("DELETE FROM known_address WHERE user_id=?", (row["id"],))
+            for table in ("known_address", "saved"):
+                transaction.run("DELETE FROM %s WHERE user_id=?" % table, (row["id"],))
             transaction.run("DELETE FROM user WHERE id=?", (row["id"],))
             record_user_event(transaction, self._database.clock.now(), "user_deleted", row, by)
             self._keep_an_admin(transaction)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from ..base.errors import SetupError
 from .connection import Connection
 
-SCHEMA_VERSION = 8              # version of SCHEMA; SQLite stores it in PRAGMA user_version
+SCHEMA_VERSION = 9              # version of SCHEMA; SQLite stores it in PRAGMA user_version
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS user (
@@ -25,7 +25,16 @@ CREATE TABLE IF NOT EXISTS user (
     max_pending INTEGER,                -- NULL: the setting of this name
     max_running INTEGER,                -- NULL: no limit
     email TEXT,                         -- confirmed, or given by an admin
-    created_at REAL NOT NULL, last_seen_at REAL
+    created_at REAL NOT NULL, last_seen_at REAL,
+    summary TEXT,                       -- JSON {"hour", "zone"}; NULL: no summary by mail
+    summary_at REAL                     -- when the next summary is due
+);
+CREATE TABLE IF NOT EXISTS saved (          -- filters and values of forms that a user saved by name
+    user_id INTEGER NOT NULL REFERENCES user(id),
+    page TEXT NOT NULL,                 -- tasks, or new/FUNCTION
+    name TEXT NOT NULL,
+    value TEXT NOT NULL,                -- JSON object
+    PRIMARY KEY (user_id, page, name)
 );
 CREATE TABLE IF NOT EXISTS session (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -130,6 +139,7 @@ CREATE TABLE IF NOT EXISTS task (
     cancel_requested INTEGER NOT NULL DEFAULT 0,    -- 1 cancel, 2 delete
     progress REAL,                      -- 0..1
     message TEXT,
+    samples TEXT,                       -- while it runs: JSON [[seconds, CPU seconds, bytes of memory]]
     result TEXT,                        -- JSON
     error_type TEXT, error_message TEXT,
     schedule_id INTEGER,
@@ -332,7 +342,15 @@ WHERE name IN ('.alerts', '.backup', '.catalogue', '.daily_backup', '.doubts', '
     '.folded', '.keeping', '.rhythm', '.start_failure', '.tasks_files', '.used_code');
 DELETE FROM setting WHERE substr(name, 1, 1)='.';
 """
-MIGRATIONS = {0: "", SCHEMA_VERSION: "", 7: FROM_7, 6: FROM_6 + FROM_7, 4: FROM_6 + """
+FROM_8 = """
+ALTER TABLE user ADD COLUMN summary TEXT;
+ALTER TABLE user ADD COLUMN summary_at REAL;
+ALTER TABLE task ADD COLUMN samples TEXT;
+CREATE TABLE IF NOT EXISTS saved (user_id INTEGER NOT NULL REFERENCES user(id), page TEXT NOT NULL,
+    name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (user_id, page, name));
+"""
+MIGRATIONS = {0: "", SCHEMA_VERSION: "", 8: FROM_8, 7: FROM_7 + FROM_8, 6: FROM_6 + FROM_7 + FROM_8,
+              4: FROM_6 + """
 ALTER TABLE worker ADD COLUMN runner_pid INTEGER;
 ALTER TABLE worker ADD COLUMN runner_birth TEXT;
 ALTER TABLE schedule ADD COLUMN late_at REAL;
@@ -352,7 +370,7 @@ SELECT DISTINCT after_id, status FROM task_after LEFT JOIN task ON task.id=after
 WHERE settled=0 AND (status IS NULL OR status IN ENDED);
 DROP TABLE IF EXISTS task_key;
 DROP TABLE IF EXISTS machine;
-""" + FROM_7}
+""" + FROM_7 + FROM_8}
 
 
 def statements(script: str) -> Iterator[str]:

@@ -251,7 +251,7 @@ class WebTestCase(TestCase):
 
     def remove_users(self):
         """As before the first set-up."""
-        for table in ("session", "token", "known_address", "user"):
+        for table in ("session", "token", "known_address", "saved", "user"):
             self.write("DELETE FROM " + table)
 
     def program(self, name, scope="user", **limits):

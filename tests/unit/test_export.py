@@ -51,6 +51,7 @@ class ExportTestCase(CommandTestCase):
         self.write("INSERT INTO hour (span, at, function, queue, added) "
                    "VALUES (3600, 7200, 'work', 'default', 3)")
         self.write("INSERT INTO worker_hour (span, at, machine, tasks) VALUES (3600, 7200, 'web1', 3)")
+        self.write("INSERT INTO saved (user_id, page, name, value) VALUES (2, 'tasks', 'Mine', '{}')")
         self.write("INSERT INTO recent (function, runs) VALUES ('work', '[]')")
         self.write("INSERT INTO alert (code, subject, text, opened_at, seen_at) "
                    "VALUES ('failed', 'work', 'It failed.', 1.0, 2.0)")
