@@ -63,6 +63,7 @@ Contents (each room uses only the rooms above it)
     upkeep/tick.py                 The tick: maintenance that any process does in passing.
     access/people.py               People: passwords, roles, users, and guessed passwords.
     access/accounts.py             The first admin, a lost password, sessions, tokens, invitations.
+    access/saved.py                Saved filters and form values, by name, each user's own.
     access/requests.py             Requests to add tasks, checked against function and person.
     access/remote_workers.py       Workers that ask over HTTP, from machines without the database.
     access/python_task.py          Task and current_task(): a task as users' own code sees it.
@@ -2037,11 +2038,12 @@ CREATE TABLE IF NOT EXISTS user (
     summary_at REAL                     -- when the next summary is due
 );
 CREATE TABLE IF NOT EXISTS saved (          -- filters and values of forms that a user saved by name
+    id INTEGER PRIMARY KEY,
     user_id INTEGER NOT NULL REFERENCES user(id),
     page TEXT NOT NULL,                 -- tasks, or new/FUNCTION
     name TEXT NOT NULL,
     value TEXT NOT NULL,                -- JSON object
-    PRIMARY KEY (user_id, page, name)
+    UNIQUE (user_id, page, name)
 );
 CREATE TABLE IF NOT EXISTS session (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -2353,8 +2355,8 @@ FROM_8 = """
 ALTER TABLE user ADD COLUMN summary TEXT;
 ALTER TABLE user ADD COLUMN summary_at REAL;
 ALTER TABLE task ADD COLUMN samples TEXT;
-CREATE TABLE IF NOT EXISTS saved (user_id INTEGER NOT NULL REFERENCES user(id), page TEXT NOT NULL,
-    name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (user_id, page, name));
+CREATE TABLE IF NOT EXISTS saved (id INTEGER PRIMARY KEY, user_id INTEGER NOT NULL REFERENCES user(id),
+    page TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, UNIQUE (user_id, page, name));
 """
 MIGRATIONS = {0: "", SCHEMA_VERSION: "", 8: FROM_8, 7: FROM_7 + FROM_8, 6: FROM_6 + FROM_7 + FROM_8,
               4: FROM_6 + """
@@ -11775,6 +11777,64 @@ class Invitations:
         return row
 
 
+# access/saved.py -------------------------------------------------------------
+#
+# Saved filters and form values, by name, each user's own.
+#
+# A page of the browser saves what it needs to show the same again: the list its filters, the form of a new
+# task its values. The server does not read the saved value.
+
+SAVED_MAX = 200                 # saved values of one user
+SAVED_CHARACTERS = 20000        # maximum of a saved value as JSON
+NEW_SAVED = titled("NewSaved", object_of(
+    ("page", "name", "value"),
+    page=about(text_like(r"tasks|new/[^/\x00-\x1f]{1,300}", "must be tasks, or new/ and a function"),
+               "the page that uses it"),
+    name={**text_like(r"[^\x00-\x1f]*[^\s\x00-\x1f][^\x00-\x1f]*", "must have 1 to 60 characters"),
+          "maxLength": 60},
+    value=about({"type": "object"}, "anything that the page can read")))
+
+
+class Saved:
+    """The saved filters and form values of users."""
+
+    def __init__(self, database):
+        self._database = database
+
+    def all(self, user_id):
+        """Return the saved values of a user, by page and name."""
+        return [self._json(row) for row in self._database.all(
+            "SELECT * FROM saved WHERE user_id=? ORDER BY page, name", (user_id,))]
+
+    def add(self, user_id, page, name, value):
+        """Save a value under a name, in the place of an earlier one with this name; return its row."""
+        key, text = {"user_id": user_id, "page": page, "name": name.strip()}, dump_json(value)
+        if len(text) > SAVED_CHARACTERS:
+            raise Conflict("These values are too long to be saved: %d characters are the maximum."
+                           % SAVED_CHARACTERS)
+        with self._database.transaction() as transaction:
+            transaction.upsert("saved", key, {"value": text})
+            self._check_count(transaction, user_id)
+            return self._json(transaction.row(
+                "SELECT * FROM saved WHERE user_id=? AND page=? AND name=?", tuple(key.values())))
+
+    def delete(self, user_id, saved_id):
+        """Remove a saved value; NotFound if it is not this user's."""
+        with self._database.transaction() as transaction:
+            if not transaction.run("DELETE FROM saved WHERE id=? AND user_id=?", (saved_id, user_id)):
+                raise NotFound("There is no saved value %s." % saved_id)
+
+    @staticmethod
+    def _check_count(transaction, user_id):
+        if transaction.value("SELECT count(*) FROM saved WHERE user_id=?", (user_id,)) > SAVED_MAX:
+            raise Conflict("A user can save at most %d values: delete some." % SAVED_MAX)
+
+    @staticmethod
+    def _json(row):
+        return {"id": row["id"], "page": row["page"], "name": row["name"],
+                "value": json.loads(row["value"])}
+
+
 # access/requests.py ----------------------------------------------------------
 #
 # Requests to add tasks, checked against function and person.
@@ -12703,6 +12763,7 @@ class JobQueue:
         self.sessions = Sessions(self.database)
         self.tokens = Tokens(self.database)
         self.invitations = Invitations(self.database, self.users, self.tokens)
+        self.saved = Saved(self.database)
         self.schedule_runner = ScheduleRunner(self.database, self.adding, self.requests.check,
                                               self.users.person)
         self.schedules = Schedules(self.database, self.tasks, self.schedule_runner,
@@ -14404,11 +14465,12 @@ def check_row(table, row):
 
 EXPORT_ROWS = 100               # rows that are read at a time
 EXPORTED = {                    # {table: the columns of its key}
-    **dict.fromkeys("user token setting function queue schedule task log activity alert".split(),
+    **dict.fromkeys("user token setting function queue schedule task log activity alert "
+                    "saved".split(),
                     "id"),
     **{table: ", ".join(keys) for table, keys in HOUR_KEYS.items()}, "recent": "function",
     "slot": "schedule_id, at", "state": "name", "unsettled": "task_id", "request": "owner_id, key",
-    "task_after": "task_id, settled, after_id", "saved": "user_id, page, name"}
+    "task_after": "task_id, settled, after_id"}
 COUNTED = "user token schedule task worker alert".split()     # tables whose ids must not be used again
 BEGINNINGS = {"backup": b"SQLite format 3\0", "export": b'{"jobqueue":'}
 IMPORTER = "the import"         # the actor who paused the queues; no user's name has a space
@@ -16252,6 +16314,14 @@ ROUTES = [
     Route("DELETE", "/api/tokens/" + ID, _does("Revoke an own token; admins revoke any.", lambda
              queue, request, token_id: queue.tokens.delete(request.person.visible_account_id, token_id,
                                                            request.person.name)),
+          USER, None, 204, "", OWN),
+    Route("GET", "/api/saved", _does("List the user's saved filters and form values.", lambda queue,
+             request: {"saved": queue.saved.all(request.person.id)}), USER, None, 200, "SavedList"),
+    Route("POST", "/api/saved", _does("Save a filter or the values of a form under a name.", lambda queue,
+             request: queue.saved.add(request.person.id, **request.given)),
+          USER, NEW_SAVED, 201, "Saved", OWN),
+    Route("DELETE", "/api/saved/" + ID, _does("Remove a saved filter or saved values.", lambda queue,
+             request, saved_id: queue.saved.delete(request.person.id, saved_id)),
           USER, None, 204, "", OWN),
     Route("POST", "/api/worker/hello", _does("Register a remote worker, or register it again.", lambda
              queue, request: queue.remote.hello(request.token, request.given)),

@@ -50,7 +50,7 @@ ROOMS = {
         upkeep/reaper upkeep/starter upkeep/catalogue upkeep/rollup upkeep/metrics upkeep/retention
         upkeep/finding_table upkeep/conditions upkeep/alerts upkeep/notifications
         upkeep/plan upkeep/forecast upkeep/tick
-        access/people access/accounts access/requests access/remote_workers access/python_task
+        access/people access/accounts access/saved access/requests access/remote_workers access/python_task
         access/python_interface access/django_project access/django_backend access/host access/findings
         access/import_checks access/backup
         web/http_answer web/http_request web/handlers_tasks web/handlers_site web/routes web/openapi

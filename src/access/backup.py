@@ -46,11 +46,12 @@ if TYPE_CHECKING:
 
 EXPORT_ROWS = 100               # rows that are read at a time
 EXPORTED = {                    # {table: the columns of its key}
-    **dict.fromkeys("user token setting function queue schedule task log activity alert".split(),
+    **dict.fromkeys("user token setting function queue schedule task log activity alert "
+                    "saved".split(),
                     "id"),
     **{table: ", ".join(keys) for table, keys in HOUR_KEYS.items()}, "recent": "function",
     "slot": "schedule_id, at", "state": "name", "unsettled": "task_id", "request": "owner_id, key",
-    "task_after": "task_id, settled, after_id", "saved": "user_id, page, name"}
+    "task_after": "task_id, settled, after_id"}
 COUNTED = "user token schedule task worker alert".split()     # tables whose ids must not be used again
 BEGINNINGS = {"backup": b"SQLite format 3\0", "export": b'{"jobqueue":'}
 IMPORTER = "the import"         # the actor who paused the queues; no user's name has a space

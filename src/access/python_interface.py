@@ -48,6 +48,7 @@ from ..upkeep.forecast import Forecast
 from ..upkeep.tick import Tick
 from .people import Users
 from .accounts import Invitations, Sessions, SetUp, Tokens
+from .saved import Saved
 from .requests import Requests, file_parameters
 from .remote_workers import RemoteWorkers
 from .python_task import Task, TaskContext, enqueue_all
@@ -115,6 +116,7 @@ class JobQueue:
         self.sessions = Sessions(self.database)
         self.tokens = Tokens(self.database)
         self.invitations = Invitations(self.database, self.users, self.tokens)
+        self.saved = Saved(self.database)
         self.schedule_runner = ScheduleRunner(self.database, self.adding, self.requests.check,
                                               self.users.person)
         self.schedules = Schedules(self.database, self.tasks, self.schedule_runner,

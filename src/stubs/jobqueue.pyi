@@ -49,6 +49,7 @@ from src.upkeep.forecast import *
 from src.upkeep.tick import *
 from src.access.people import *
 from src.access.accounts import *
+from src.access.saved import *
 from src.access.requests import *
 from src.access.remote_workers import *
 from src.access.python_task import *

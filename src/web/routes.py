@@ -19,6 +19,7 @@ from ..tasks.actions import CHANGED_TASK
 from ..upkeep.schedule_rows import CHANGED_SCHEDULE, SCHEDULE_SCHEMA
 from ..access.people import (ACCEPTED, CHANGED_USER, LOG_IN, NEW_INVITATION, NEW_TOKEN, NEW_USER,
                              SET_UP)
+from ..access.saved import NEW_SAVED
 from ..access.remote_workers import HELLO, TURN
 from ..access.host import add_sample
 from .http_answer import JSON_TYPE, LINES_TYPE, STATIC_TYPES
@@ -212,6 +213,14 @@ ROUTES = [
     Route("DELETE", "/api/tokens/" + ID, _does("Revoke an own token; admins revoke any.", lambda
              queue, request, token_id: queue.tokens.delete(request.person.visible_account_id, token_id,
                                                            request.person.name)),
+          USER, None, 204, "", OWN),
+    Route("GET", "/api/saved", _does("List the user's saved filters and form values.", lambda queue,
+             request: {"saved": queue.saved.all(request.person.id)}), USER, None, 200, "SavedList"),
+    Route("POST", "/api/saved", _does("Save a filter or the values of a form under a name.", lambda queue,
+             request: queue.saved.add(request.person.id, **request.given)),
+          USER, NEW_SAVED, 201, "Saved", OWN),
+    Route("DELETE", "/api/saved/" + ID, _does("Remove a saved filter or saved values.", lambda queue,
+             request, saved_id: queue.saved.delete(request.person.id, saved_id)),
           USER, None, 204, "", OWN),
     Route("POST", "/api/worker/hello", _does("Register a remote worker, or register it again.", lambda
              queue, request: queue.remote.hello(request.token, request.given)),

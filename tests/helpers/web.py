@@ -48,6 +48,7 @@ BODIES = {
     "/api/invitations/accept": {"code": "x", "name": "mallory", "password": "another horse"},
     "/api/users/NAME": NEW_PASSWORD,
     "/api/tokens": {"name": "new", "password": PASSWORD},
+    "/api/saved": {"page": "tasks", "name": "Failed", "value": {"query": "status=failed"}},
     "/api/worker/hello": {"session": "0" * 32, "protocol": 1, "machine": "strong", "version": "1.0.0",
                           "functions": []},
     "/api/worker/turn": {"session": "0" * 32, "sequence": 1},

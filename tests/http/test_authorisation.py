@@ -83,6 +83,9 @@ TABLE = {
     ("GET", "/api/tokens"):                     (401,   200,   200,     200,   None),
     ("POST", "/api/tokens"):                    (401,   201,   201,     201,   None),
     ("DELETE", "/api/tokens/ID"):               (401,   204,   404,     204,   404),
+    ("GET", "/api/saved"):                      (401,   200,   200,     200,   None),
+    ("POST", "/api/saved"):                     (401,   201,   201,     201,   None),
+    ("DELETE", "/api/saved/ID"):                (401,   204,   404,     404,   404),
     ("POST", "/api/worker/hello"):              (401,   403,   403,     403,   None),
     ("POST", "/api/worker/turn"):               (401,   403,   403,     403,   None),
     ("POST", "/api/worker/tasks/ID"):           (401,   403,   403,     403,   403),
@@ -92,7 +95,8 @@ TABLE = {
 }
 # All that a viewer may do, as a stranger may: about their own account, and housekeeping.
 OPEN_TO_VIEWERS = {("POST", "/tick"), ("DELETE", "/api/session"), ("DELETE", "/api/sessions"),
-                   ("PATCH", "/api/users/NAME"), ("POST", "/api/tokens"), ("DELETE", "/api/tokens/ID")}
+                   ("PATCH", "/api/users/NAME"), ("POST", "/api/tokens"), ("DELETE", "/api/tokens/ID"),
+                   ("POST", "/api/saved"), ("DELETE", "/api/saved/ID")}
 MISSING_FOR_USERS = {("DELETE", "/api/users/NAME"): 403,      # who may not, learns nothing
                      ("POST", "/api/alerts/ID/mute"): 403}
 
@@ -181,6 +185,9 @@ class Matrix(WebTestCase):
             return path.replace("ID", str(self.database.value("SELECT max(id) FROM alert")))
         if "tokens" in path:
             return path.replace("ID", str(self.make_token(owner)[0]))
+        if "saved" in path:
+            saved = self.queue.saved.add(self.owner_id(owner), "tasks", os.urandom(4).hex(), {})
+            return path.replace("ID", str(saved["id"]))
         if "schedules" in path:
             given = {"function": "add", "arguments": {"a": 1}, "rule": "daily 01:00"}
             return path.replace("ID", str(self.queue.schedules.add(given, self.owner_id(owner))))

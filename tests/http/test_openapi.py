@@ -12,6 +12,7 @@ SAMPLES = {"NewTask": {"function": "add", "arguments": {"a": 1}}, "Action": {"ac
            "NewSchedule": {"function": "add", "arguments": {"a": 1}, "rule": "daily 01:00"},
            "ScheduleChange": {"rule": "daily 02:00"}, "NewSettings": {"linger": 20},
            "NewUser": {"name": "zoe", "password": "another horse"}, "NewToken": {"name": "laptop"},
+           "NewSaved": {"page": "tasks", "name": "Failed", "value": {}},
            "PreviewRequest": {"rule": "daily 01:00"}, "NewQueue": {"name": "post"},
            "QueueChange": {"max_running": 2}, "TaskChange": {"notify": "end"},
            "UserChange": {"role": "admin"}, "Mute": {"how": "1h"}, "Exposure": {"exposed": []},
