@@ -189,9 +189,10 @@ if TYPE_CHECKING:
     Query = tuple[str, Sequence[Any]]   # a statement and its values
 
     class FieldError(TypedDict, total=False):
-        """One fault of a request. `index` is the place of its task in the request."""
+        """One fault of a request: the place of its task there, or its row in a file."""
 
         index: "int"
+        row: "int"
         field: "str"
         message: "str"
 
@@ -448,11 +449,15 @@ def field_error(field: "str", message: "str") -> "Invalid":
 
 
 def join_errors(errors: "list[FieldError]") -> "str":
-    """Return the first errors in one sentence. Tasks are numbered from 1 (row) and from 0 (index)."""
+    """Return the first errors in one sentence.
+
+    A task of many is named by its row of a file, or by its place: counted from 1 (row) and from 0 (index).
+    """
     texts = []
     for error in errors[:5]:
-        index = error.get("index")
-        place = [] if index is None else ["row %d (index %d):" % (index + 1, index)]
+        index, row = error.get("index"), error.get("row")
+        place = (["row %d:" % row] if row else [] if index is None
+                 else ["row %d (index %d):" % (index + 1, index)])
         texts.append(" ".join(filter(None, [*place, error["field"], error["message"]])))
     return "; ".join(texts) + "."
 
@@ -17868,8 +17873,8 @@ def read_csv(path):
                 row, line = row + 1, rows.line_num
                 yield cells
     except csv.Error as error:
-        raise Malformed("%s cannot be read as CSV: the row that begins in line %d, row %d below the "
-                        "names (%s). Is a quote not closed?" % (path, line + 1, row, error)) from None
+        raise Malformed("%s cannot be read as CSV: row %d, which begins in line %d (%s). Is a "
+                        "quote not closed?" % (path, row + 1, line + 1, error)) from None
     except UnicodeError:
         raise Malformed("%s is not in UTF-8: save it as CSV UTF-8." % path) from None
     except OSError as error:
@@ -17877,7 +17882,7 @@ def read_csv(path):
 
 
 class TypedRow(NamedTuple):
-    """The arguments in a row of a CSV file, and the number of the row below the names."""
+    """The arguments in a row of a CSV file, and the number of the row. Row 1 has the names."""
 
     number: "int"
     arguments: "JsonObject"
@@ -17892,12 +17897,12 @@ def _typed_rows(function, words, path):
     names = [name.strip() for name in next(rows, [])]
     nullable = [name for name in schema.get("required", ())
                 if "null" in schema["properties"][name].get("type", ())]
-    for number, cells in enumerate(rows, 1):
+    for number, cells in enumerate(rows, 2):
         if not any(cells):              # spreadsheets leave blank rows; the numbers count them
             continue
         if len(cells) != len(names):
-            raise Malformed("Row %d (below the names) must have as many cells as they, %d; it has "
-                            "%d." % (number, len(names), len(cells)))
+            raise Malformed("Row %d must have as many cells as row 1, %d; it has %d."
+                            % (number, len(names), len(cells)))
         texts = ["%s=%s" % cell for cell in zip(names, cells) if cell[1] or cell[0] in nullable]
         yield TypedRow(number, typed_arguments(function, [*words, *texts]))
 
@@ -17925,7 +17930,7 @@ def cmd_add(client, options):
     try:
         added = client.ask("POST", "/api/tasks", b"\n".join(lines))
     except Invalid as error:            # its errors have indexes of tasks, not of rows
-        raise tasks_refused([{**fault, "index": numbers[fault["index"]] - 1} if fault.get("index") is not None
+        raise tasks_refused([{**fault, "row": numbers[fault["index"]]} if fault.get("index") is not None
                              else fault for fault in error.errors], alone=False) from None
     show(options, added, "%d task%s" % (added["created"], "s" * (added["created"] != 1)))
 

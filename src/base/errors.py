@@ -162,11 +162,15 @@ def field_error(field: str, message: str) -> Invalid:
 
 
 def join_errors(errors: list[FieldError]) -> str:
-    """Return the first errors in one sentence. Tasks are numbered from 1 (row) and from 0 (index)."""
+    """Return the first errors in one sentence.
+
+    A task of many is named by its row of a file, or by its place: counted from 1 (row) and from 0 (index).
+    """
     texts = []
     for error in errors[:5]:
-        index = error.get("index")
-        place = [] if index is None else ["row %d (index %d):" % (index + 1, index)]
+        index, row = error.get("index"), error.get("row")
+        place = (["row %d:" % row] if row else [] if index is None
+                 else ["row %d (index %d):" % (index + 1, index)])
         texts.append(" ".join(filter(None, [*place, error["field"], error["message"]])))
     return "; ".join(texts) + "."
 

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     Query = tuple[str, Sequence[Any]]   # a statement and its values
 
     class FieldError(TypedDict, total=False):
-        """One fault of a request. `index` is the place of its task in the request."""
+        """One fault of a request: the place of its task there, or its row in a file."""
 
         index: int
+        row: int
         field: str
         message: str
 

@@ -118,8 +118,8 @@ def read_csv(path: str) -> Iterator[list[str]]:
                 row, line = row + 1, rows.line_num
                 yield cells
     except csv.Error as error:
-        raise Malformed("%s cannot be read as CSV: the row that begins in line %d, row %d below the "
-                        "names (%s). Is a quote not closed?" % (path, line + 1, row, error)) from None
+        raise Malformed("%s cannot be read as CSV: row %d, which begins in line %d (%s). Is a "
+                        "quote not closed?" % (path, row + 1, line + 1, error)) from None
     except UnicodeError:
         raise Malformed("%s is not in UTF-8: save it as CSV UTF-8." % path) from None
     except OSError as error:
@@ -127,7 +127,7 @@ def read_csv(path: str) -> Iterator[list[str]]:
 
 
 class TypedRow(NamedTuple):
-    """The arguments in a row of a CSV file, and the number of the row below the names."""
+    """The arguments in a row of a CSV file, and the number of the row. Row 1 has the names."""
 
     number: int
     arguments: JsonObject
@@ -142,12 +142,12 @@ def _typed_rows(function: JsonObject, words: Sequence[str], path: str) -> Iterat
     names = [name.strip() for name in next(rows, [])]
     nullable = [name for name in schema.get("required", ())
                 if "null" in schema["properties"][name].get("type", ())]
-    for number, cells in enumerate(rows, 1):
+    for number, cells in enumerate(rows, 2):
         if not any(cells):              # spreadsheets leave blank rows; the numbers count them
             continue
         if len(cells) != len(names):
-            raise Malformed("Row %d (below the names) must have as many cells as they, %d; it has "
-                            "%d." % (number, len(names), len(cells)))
+            raise Malformed("Row %d must have as many cells as row 1, %d; it has %d."
+                            % (number, len(names), len(cells)))
         texts = ["%s=%s" % cell for cell in zip(names, cells) if cell[1] or cell[0] in nullable]
         yield TypedRow(number, typed_arguments(function, [*words, *texts]))
 
@@ -175,7 +175,7 @@ def cmd_add(client: Client, options: Namespace) -> None:
     try:
         added = client.ask("POST", "/api/tasks", b"\n".join(lines))
     except Invalid as error:            # its errors have indexes of tasks, not of rows
-        raise tasks_refused([{**fault, "index": numbers[fault["index"]] - 1} if fault.get("index") is not None
+        raise tasks_refused([{**fault, "row": numbers[fault["index"]]} if fault.get("index") is not None
                              else fault for fault in error.errors], alone=False) from None
     show(options, added, "%d task%s" % (added["created"], "s" * (added["created"] != 1)))
 

@@ -358,7 +358,7 @@ class TestEach(TestCase):
     def test_an_empty_cell_of_a_required_parameter_is_an_error(self):
         self.wrong("a,b\n,1\n", "arguments.a is missing")
         self.declare(function_json("send", {"to": {"type": "string"}, "text": {"type": "string"}}))
-        self.wrong("to,text\nana,hello\n,hello\n", "row 2 (index 1): arguments.to is missing",
+        self.wrong("to,text\nana,hello\n,hello\n", "row 3: arguments.to is missing",
                    function="send")
 
     def test_an_empty_cell_is_null_where_a_required_parameter_may_be_that(self):
@@ -376,9 +376,9 @@ class TestEach(TestCase):
         self.assertEqual(json.loads(self.run_add("a\n1\n2\n", "--json")), {"ids": [1, 2], "created": 2})
 
     def test_errors_name_row_and_column_and_nothing_is_added(self):
-        self.wrong('a,b\n1,2\n\n"x",2\n3,y\n', "row 3 (index 2): arguments.a must be a whole number",
-                   "row 4 (index 3): arguments.b must be")
-        self.wrong("a,b\n1,2\n4\n", "Row 2 (below the names) must have as many cells as they, 2; it has 1")
+        self.wrong('a,b\n1,2\n\n"x",2\n3,y\n', "row 4: arguments.a must be a whole number",
+                   "row 5: arguments.b must be")
+        self.wrong("a,b\n1,2\n4\n", "Row 3 must have as many cells as row 1, 2; it has 1")
         self.wrong("a\nx\n", "arguments.a must be a whole number")
         self.wrong("b\n1\n", "arguments.a is missing")
 
@@ -410,7 +410,7 @@ class TestEach(TestCase):
 
     def test_blank_rows_count_as_in_the_spreadsheet(self):
         text = "a;b\n;\n1;2\n\n1;2\nx;2\n"
-        self.wrong(text, "row 5 (index 4): arguments.a")
+        self.wrong(text, "row 6: arguments.a")
         self.run_add(text.replace("x", "1") + ";\n" * 300)
         self.assertEqual(len(self.rows()), 3)
 
@@ -420,7 +420,7 @@ class TestEach(TestCase):
     def test_what_is_no_csv_file_in_utf_8_is_refused(self):
         self.wrong(b"name\nOslo\nK\xf6ln\n", "rows.csv is not in UTF-8: save it as CSV UTF-8",
                    function="greet")
-        self.wrong('name\nVik\n"Oslo\nBergen\n', "the row that begins in line 3, row 2 below the names",
+        self.wrong('name\nVik\n"Oslo\nBergen\n', "row 3, which begins in line 3",
                    "unexpected end of data", function="greet")
         self.wrong("", "There is no row below the first one")
 
