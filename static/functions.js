@@ -151,7 +151,7 @@ const STEPS = { integer: '1', number: 'any', time: '1', 'datetime-local': '1' };
  * @param {Record<string, unknown>} values
  */
 export function argumentFields(schema, values) {
-  const fields = propertiesOf(schema, values).map(fieldFor);
+  const fields = formOf(schema, values).map(fieldFor);
   return fields.length ? fields : [h('p', { class: 'help' }, t('It has no parameters.'))];
 }
 
@@ -168,6 +168,23 @@ export function propertiesOf({ properties = {}, required = [] }, values = {}) {
   return Object.entries(properties).map(([name, schema]) => ({ name, schema,
     required: required.includes(name) && !isNullable(schema),
     value: Object.hasOwn(values, name) ? values[name] : schema.default }));
+}
+
+/** What holds the parameters that have no name of their own: **more. */
+const REST = '**';
+
+/**
+ * The fields of a form: one for each property, and one for all others where a function takes them.
+ * @param {Schema} schema
+ * @param {Record<string, unknown>} [values]
+ */
+function formOf(schema, values = {}) {
+  const { properties = {}, additionalProperties } = schema;
+  const fields = propertiesOf(schema, values);
+  if (!additionalProperties) return fields;
+  const others = Object.entries(values).filter(([name]) => !Object.hasOwn(properties, name));
+  return [...fields, { name: REST, schema: { type: 'object' }, required: false,
+    value: others.length ? Object.fromEntries(others) : undefined }];
 }
 
 /** Whether leaving it empty means None. @param {Schema} schema */
@@ -226,7 +243,7 @@ function fieldFor({ name, schema, required, value }) {
 }
 
 /** A parameter's name as words. @param {string} name */
-const labelFor = (name) => name.replace(/_/g, ' ').replace(/^./, (first) => first.toUpperCase());
+const labelFor = (name) => (name === REST ? t('More parameters') : name.replace(/_/g, ' ').replace(/^./, (first) => first.toUpperCase()));
 
 /** What stands below a field. @param {Schema} schema @param {string} kind */
 function helpFor({ description, format, minimum, maximum }, kind) {
@@ -306,18 +323,31 @@ export function argumentsFrom(described, now, before, values) {
   const result = new Map(Object.entries(values || {}).filter(([name]) => (
     described.additionalProperties || Object.hasOwn(known, name))));
   const errors = [];
-  for (const { name, schema, required, value } of propertiesOf(described, values)) {
+  for (const { name, schema, required, value } of formOf(described, values)) {
     const field = `arguments.${name}`;
     if (values && now[field] === before[field] && (result.has(name) || !required)) continue;
     try {
       const read = READERS[kindOf(schema, value)](schema, now[field] ?? '');
-      result.set(name, read === undefined ? emptied(schema, described.required?.includes(name)) : read);
+      if (name === REST) putOthers(result, known, read);
+      else result.set(name, read === undefined ? emptied(schema, described.required?.includes(name)) : read);
     } catch (error) {
       errors.push({ field, message: /** @type {Error} */ (error).message });
     }
   }
   if (errors.length) throw refusal(errors);
   return Object.fromEntries(result);
+}
+
+/**
+ * Replaces the arguments that have no field of their own.
+ * @param {Map<string, unknown>} result @param {{}} known @param {any} others
+ */
+function putOthers(result, known, others = {}) {
+  if (typeof others !== 'object' || !others || Array.isArray(others)) {
+    throw new Error(t('Please write names and values, such as {example}.', { example: '{"colour": "red"}' }));
+  }
+  for (const name of result.keys()) if (!Object.hasOwn(known, name)) result.delete(name);
+  for (const [name, value] of Object.entries(others)) if (!Object.hasOwn(known, name)) result.set(name, value);
 }
 
 /**

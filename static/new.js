@@ -264,6 +264,7 @@ class Sheet {
   /** @param {TaskFunction} chosen @param {(count: number, wrong: number) => void} changed */
   constructor(chosen, changed) {
     this.properties = propertiesOf(chosen.schema);
+    this.more = chosen.schema.additionalProperties;
     this.changed = changed;
     const names = this.properties.map(({ name }) => name).join(', ');
     this.root = h('div', {}, field(t('Table'), this.text, { help: t('One task per line, with '
@@ -297,7 +298,7 @@ class Sheet {
   read() {
     const text = (this.file || this.text.value).replace(/\r\n?/g, '\n');
     const { rows: [first, ...rows], broken } = readTable(text, !this.file);
-    const columns = first.map((cell) => this.properties.find(({ name }) => name === cell.trim()));
+    const columns = first.map((cell) => this.columnOf(cell.trim()));
     this.lines = [];
     this.names = first;
     this.errors = text.trim() ? this.errorsIn(first, columns) : [];
@@ -312,6 +313,14 @@ class Sheet {
       this.errors.unshift(t('At most {count} tasks at once.', { count: MOST }));
     }
     this.patch();
+  }
+
+  /** The parameter of a column; names may differ in case. @param {string} cell @returns {Columns[number]} */
+  columnOf(cell) {
+    const { more, properties } = this;
+    return properties.find(({ name }) => name === cell)
+      || properties.find(({ name }) => name.toLowerCase() === cell.toLowerCase())
+      || (more && cell ? { name: cell, required: false, value: undefined, schema: Object(more) } : undefined);
   }
 
   /** What is wrong with the first row. @param {string[]} first @param {Columns} columns */

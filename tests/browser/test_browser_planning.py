@@ -379,8 +379,8 @@ class Planning(BrowserTestCase):
         bob.see("✕ 3\tVik; west\tx", "main table")
         self.assertFalse(bob.run("return arguments[0].checkVisibility() && !arguments[0].disabled",
                                  bob.find("button", "Fix the error first")))
-        bob.type("textarea", "City,pages\nOslo,1\n")
-        bob.see("Row 1: there is no parameter “City”.")
+        bob.type("textarea", "Town,pages\nOslo,1\n")
+        bob.see("Row 1: there is no parameter “Town”.")
         bob.type("textarea", "city,pages\n")
         bob.click("button", "Add tasks")
         bob.see("There is no row below the first one.")
@@ -391,12 +391,20 @@ class Planning(BrowserTestCase):
             bob.see("Row 3: a quote is not closed, or something follows it.")
         bob.type("textarea", '"city, a, b";pages\nOslo;1\n')
         bob.see("Row 1: there is no parameter “city, a, b”.")
-        bob.type("textarea", "pages; city\n1;Oslo\n;Bergen\n")
+        bob.type("textarea", "Pages; CITY\n1;Oslo\n;Bergen\n")
         bob.see("Bergen", "main table")
         bob.click("button", "Add 2 tasks")
         bob.see("2 tasks added.")
         bob.see("Bergen", "table.list")
         self.assertEqual(self.site.value("SELECT count(*) FROM task WHERE arguments LIKE '%Bergen%'"), 1)
+
+    def test_other_columns_of_a_table_are_more_parameters_where_a_function_takes_them(self):
+        bob = self.open("bob", "#/new/letter?many=1")
+        bob.type("textarea", "text,colour\nHello,red\n")
+        bob.click("button", "Add 1 task")
+        bob.see("1 task added.")
+        text = self.site.value("SELECT arguments FROM task WHERE function='letter' ORDER BY id DESC LIMIT 1")
+        self.assertEqual(text, '{"text":"Hello","colour":"red"}')
 
     def test_a_file_as_spreadsheets_write_it_is_taken_all_or_none(self):
         path = self.site.home / "rows.csv"
