@@ -332,9 +332,24 @@ export function askingButton(label, question, work, more) {
  * @param {string} name of what it is about
  * @param {...HTMLElement} buttons
  */
-export function moreMenu(name, ...buttons) {
-  const menu = h('details', { class: 'menu' }, h('summary', { class: 'button',
-    'aria-label': t('More: {name}', { name }) }, t('More'), icon('down')), h('div', {}, ...buttons));
+export const moreMenu = (name, ...buttons) => menuOf(t('More'), h('div', {}, ...buttons),
+  { 'aria-label': t('More: {name}', { name }) });
+
+/**
+ * A menu whose content is loaded when it is opened.
+ * @param {string} label @param {(body: HTMLElement) => Promise<unknown>} fill
+ */
+export function lateMenu(label, fill) {
+  const body = h('div');
+  const menu = menuOf(label, body);
+  menu.addEventListener('toggle', () => menu.open && act(menu, () => fill(body)));
+  return h('span', {}, menu);
+}
+
+/** A button with what it opens below. @param {string} label @param {HTMLElement} body @param {{}} [more] attributes */
+function menuOf(label, body, more) {
+  const menu = h('details', { class: 'menu' },
+    h('summary', { class: 'button', ...more }, label, icon('down')), body);
   closeElsewhere(menu);
   return menu;
 }

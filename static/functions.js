@@ -201,6 +201,12 @@ const typeOf = (schema) => typesOf(schema)[0];
 /** What a list has at a place. @param {Schema} schema @param {number} place @returns {Schema} */
 const itemOf = ({ prefixItems, items }, place) => prefixItems?.[place] ?? items ?? {};
 
+/** Whether a value can be kept for later: no secret, no file. @param {Schema} schema @param {string} name */
+export function isLasting({ properties = {} }, name) {
+  const { format, items } = properties[name] || {};
+  return !/^(file|bytes|password)$/.test((items || { format }).format ?? '');
+}
+
 /** How such a value is asked for. @param {Schema} schema @param {any} [value] */
 function kindOf(schema, value) {
   const types = typesOf(schema);

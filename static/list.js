@@ -7,7 +7,7 @@ import {
   duration, elapsed, isFinished, patchState, patchTime, stateBadge, stateWord, timeWords,
   waitingWords,
 } from './format.js';
-import { act, ask, badge, button, patchRows, sampleHint, say, valuesOf } from './forms.js';
+import { act, ask, badge, button, lateMenu, patchRows, sampleHint, say, valuesOf } from './forms.js';
 import { grouped, t } from './language.js';
 import { Picked, groupRow, otherRow } from './many.js';
 import { address, seesAll } from './places.js';
@@ -174,6 +174,8 @@ export function initializeList(list) {
   list.fit = () => fit(list);
   addEventListener('resize', list.fit);
   buildFilters(list);
+  list.filters.after(lateMenu(t('Saved'), async (body) => (await import('./saved.js')).fillSaved(body, 'tasks',
+    () => ({ query: address(list.params, {}).slice(8) }), ({ value }) => `#/tasks?${value.query}`)));
   list.files = h('p', { class: 'help' }, h('span'), ' ', h('a', { download: '' }, 'CSV'), ' · ',
     h('a', { download: '' }, 'JSON'));
   list.pager.after(list.files);

@@ -1,21 +1,21 @@
 // @ts-check
 /** New tasks: choose a function, fill in its form, or give a table with a task per line. */
-import { get, isAdmin, poll, request, store } from './api.js';
+import { ApiError, get, isAdmin, poll, request, store } from './api.js';
 import { now } from './clock.js';
 import { find, h, render, setText, table, textWith } from './dom.js';
 import { countWords } from './format.js';
 import {
-  choice, durationInput, field, refusal, say, secondsFrom, sendingForm, valuesOf,
+  choice, durationInput, field, lateMenu, refusal, say, secondsFrom, sendingForm, valuesOf,
 } from './forms.js';
 import {
-  argumentFields, argumentsFrom, introduction, localTime, needChange, optionFields, optionsFrom,
+  argumentFields, argumentsFrom, introduction, isLasting, localTime, needChange, optionFields, optionsFrom,
   otherFunction, propertiesOf, readCell, readFunctions, readQueues, showFunctions, utc, zoneHelp,
 } from './functions.js';
 import { t } from './language.js';
 import { forecastWords } from './said.js';
 import { mailField } from './telling.js';
 
-/** @import {Columns, Line, Page, Row, Task, TaskFunction, Values} from './types.js' */
+/** @import {Columns, Line, Page, Row, Saved, Task, TaskFunction, Values} from './types.js' */
 
 const SHOWN = 5;
 const LINES = 'application/x-ndjson';
@@ -29,7 +29,7 @@ export async function show({ id, params }, signal) {
   const from = params.get('from');
   const [functions, queues, task, last] = await Promise.all([
     readFunctions(signal), id ? readQueues(signal) : [],
-    from ? get(`api/tasks/${encodeURIComponent(from)}`, signal) : null,
+    from ? get(`api/tasks/${encodeURIComponent(from)}`, signal) : readSaved(params.get('saved'), signal),
     id && !from ? readLast(id, signal) : null,
   ]);
   if (signal.aborted) return;
@@ -47,6 +47,15 @@ async function readLast(name, signal) {
   const owner = store.state.session?.user.name || '';
   const query = new URLSearchParams({ function: name, owner, limit: '1' });
   return (await get(`api/tasks?${query}`, signal)).tasks[0];
+}
+
+/** Values that were saved by name. @param {string|null} id @param {AbortSignal} signal */
+async function readSaved(id, signal) {
+  if (!id) return null;
+  const { saved } = await get('api/saved', signal);
+  const one = saved.find((/** @type {Saved} */ { id: other }) => String(other) === id);
+  if (!one) throw new ApiError(404);
+  return one.value;
 }
 
 /**
@@ -78,8 +87,15 @@ function showForm(chosen, queues, task, last, signal, instead) {
   form.lastElementChild?.append(
     h('a', { class: 'button', href: `#/new/${name}?many=1` }, t('Add many')),
     h('a', { class: 'button', href: `#/schedules/new?function=${name}` }, t('Schedule it')));
-  render(t('New {name}', chosen), otherFunction('#/new'), h('h1', { tabindex: -1 }, chosen.name),
-    ...introduction(chosen), last && chosen.schema.properties && lastLine(name, last), form);
+  const before = valuesOf(form);
+  const menu = chosen.schema.properties && lateMenu(t('Saved'), async (body) => (
+    await import('./saved.js')).fillSaved(body, `new/${chosen.name}`, () => ({
+    arguments: Object.fromEntries(Object.entries(argumentsFrom(chosen.schema, valuesOf(form), before, given))
+      .filter(([parameter]) => isLasting(chosen.schema, parameter))),
+    ...optionsFrom(valuesOf(form), before, options),
+  }), ({ id }) => `#/new/${name}?saved=${id}`));
+  render(t('New {name}', chosen), otherFunction('#/new'), h('div', { class: 'head' },
+    h('h1', { tabindex: -1 }, chosen.name), menu), ...introduction(chosen), last && chosen.schema.properties && lastLine(name, last), form);
 }
 
 /** Offers the values of the last task. @param {string} name @param {Row} last */

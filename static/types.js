@@ -55,6 +55,7 @@
  *   actor: string|null, message: string|null}} Activity
  * @typedef {{next: number, text: string, cut: boolean, complete: boolean,
  *   times: [number, string|null][]}} LogPart
+ * @typedef {{id: number, page: string, name: string, value: any}} Saved
  * @typedef {{name: string, size: number, type: string, id: string|null}} TaskFile
  * @typedef {{id: number, name: string|null, function: string, summary: string,
  *   times: string[]}} Planned a schedule, and when it is due

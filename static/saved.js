@@ -1,0 +1,41 @@
+// @ts-check
+/** Filters and values of forms that people save by name: what a menu shows once it is opened. */
+import { get, request } from './api.js';
+import { find, h } from './dom.js';
+import { act, deleteButton, say } from './forms.js';
+import { t } from './language.js';
+
+/** @import {Saved} from './types.js' */
+
+/**
+ * Fills a menu: what was saved on this page, and a field to save what is there now.
+ * @param {HTMLElement} body @param {string} page @param {() => {}} read what would be saved
+ * @param {(saved: Saved) => string} address where it is used
+ */
+export async function fillSaved(body, page, read, address) {
+  const menu = /** @type {HTMLElement} */ (body.closest('span'));
+  const { saved } = await get('api/saved');
+  const name = h('input', { required: true, maxlength: 60, autocomplete: 'off' });
+  const save = h('button', { class: 'small' }, t('Save'));
+  const form = h('form', { onsubmit: (/** @type {Event} */ event) => {
+    event.preventDefault();
+    act(save, () => keep(page, name.value, read));
+  } }, h('label', {}, t('Save as'), ' ', name), ' ', save);
+  const rows = saved.filter((/** @type {Saved} */ one) => one.page === page)
+    .map((/** @type {Saved} */ one) => h('p', { class: 'with' }, h('a', { href: address(one) }, one.name),
+      deleteButton(one.name, `api/saved/${one.id}`, () => find('.question').replaceWith(menu),
+        { class: 'small', 'aria-label': `${t('Delete')} ${one.name}` })));
+  body.replaceChildren(...rows, form);
+  (find('a', body) || name).focus();
+}
+
+/** Saves what is there now; what cannot be read is said. @param {string} page @param {string} name @param {() => {}} read */
+async function keep(page, name, read) {
+  try {
+    await request('POST', 'api/saved', { page, name, value: read() });
+    say(t('Saved as {name}.', { name }), true);
+  } catch (/** @type {any} */ error) {
+    if (!error.errors?.length) throw error;
+    say(error.errors.map((/** @type {{message: string}} */ { message }) => message).join(' '), true);
+  }
+}
