@@ -34,15 +34,16 @@ store.addEventListener('leave', (event) => {
  * One field: label above, help and error below, joined for screen readers.
  * @param {string} label
  * @param {HTMLElement} control
- * @param {{help?: string, optional?: boolean, after?: Child}} [more]
+ * @param {{help?: string, required?: boolean, after?: Child}} [more]
  */
-export function field(label, control, { help = '', optional = false, after } = {}) {
+export function field(label, control, { help = '', required = false, after } = {}) {
   const id = `f${(ids += 1)}`;
   const name = control.getAttribute('name');
   control.id = id;
   control.setAttribute('aria-describedby', `${id}h ${id}e`);
   return h('div', { class: 'field', 'data-field': name },
-    h('label', { for: id }, label, optional && h('span', { class: 'help' }, ` ${t('optional')}`)),
+    h('label', { for: id }, label,
+      required && h('span', { class: 'help', 'aria-hidden': 'true' }, ` ${t('required')}`)),
     after ? h('div', { class: 'with' }, control, after) : control,
     h('p', { id: `${id}h`, class: 'help', hidden: !help }, help),
     h('p', { id: `${id}e`, class: 'error', hidden: true }));
@@ -342,7 +343,8 @@ export const moreMenu = (name, ...buttons) => menuOf(t('More'), h('div', {}, ...
 export function lateMenu(label, fill) {
   const body = h('div');
   const menu = menuOf(label, body);
-  menu.addEventListener('toggle', () => menu.open && act(menu, () => fill(body)));
+  menu.addEventListener('toggle', () => (
+    menu.open ? act(menu, () => fill(body)) : body.replaceChildren()));
   return h('span', {}, menu);
 }
 
@@ -431,7 +433,7 @@ export function pauseButton(actions, { name, paused }, path, refresh) {
       back();
       await refresh();
     }, field(t('Why'), h('input', { name: 'why', autocomplete: 'off' }),
-      { optional: true, help: t('Shown to everyone.') })));
+      { help: t('Shown to everyone.') })));
 }
 
 /**

@@ -240,12 +240,12 @@ function fieldFor({ name, schema, required, value }) {
   }
   if (kind === 'file') {
     const [control, after] = fileControl({ ...options, multiple: Boolean(schema.items) }, value);
-    return field(labelFor(name), control, { help, optional: !required, after });
+    return field(labelFor(name), control, { help, required, after });
   }
   const control = CONTROLS[kind](schema, value, options);
   const password = schema.format === 'password';
   const after = password && showButton(/** @type {HTMLInputElement} */ (control), labelFor(name));
-  return field(labelFor(name), control, { help, optional: !required, after });
+  return field(labelFor(name), control, { help, required, after });
 }
 
 /** A parameter's name as words. @param {string} name */

@@ -429,7 +429,7 @@ function tokenParts(tokens) {
 
 /** What a worker's token may be bound to. @param {string} label @param {string} name */
 const wordsField = (label, name) => field(label, h('input', { name, autocomplete: 'off' }),
-  { optional: true, help: t('Names, with commas between. Empty: all.') });
+  { help: t('Names, with commas between. Empty: all.') });
 
 /** What is written with commas between. @param {unknown} text */
 const words = (text) => String(text || '').split(',').map((one) => one.trim()).filter(Boolean);

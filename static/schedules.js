@@ -308,7 +308,7 @@ function showForm(chosen, schedule, queues, signal) {
       : await request('POST', 'api/schedules', body);
     if (!signal.aborted) location.hash = `#/schedules/${saved.id}`;
   }, field(t('Name'), h('input', { name: 'name', value: schedule?.name, maxlength: 100,
-    autocomplete: 'off' }), { optional: true }), rule.root, h('h2', {}, t('Arguments')),
+    autocomplete: 'off' })), rule.root, h('h2', {}, t('Arguments')),
   ...argumentFields(chosen.schema, schedule?.arguments || {}),
   mailField(chosen, schedule?.options || {}, schedule?.owner), otherFields(chosen, schedule, queues));
   form.classList.add('planning');
