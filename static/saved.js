@@ -20,6 +20,7 @@ export async function fillSaved(body, page, read, address) {
   const form = h('form', { onsubmit: (/** @type {Event} */ event) => {
     event.preventDefault();
     act(save, () => keep(page, name.value, read));
+    find('summary', menu).click();
   } }, h('label', {}, t('Save as'), ' ', name), ' ', save);
   const rows = saved.filter((/** @type {Saved} */ one) => one.page === page)
     .map((/** @type {Saved} */ one) => h('p', { class: 'with' }, h('a', { href: address(one) }, one.name),
