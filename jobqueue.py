@@ -57,6 +57,7 @@ Contents (each room uses only the rooms above it)
     upkeep/finding_table.py        FINDINGS: each thing that can be wrong here, or is worth knowing.
     upkeep/conditions.py           Conditions: the findings that also open alerts.
     upkeep/alerts.py               Alerts: conditions, their recipients, when they open and end.
+    upkeep/summary.py              Summaries: a sentence each about yesterday and last week, on the page and by mail.
     upkeep/notifications.py        Mail, webhooks, a function of tasks.py: a process of its own sends.
     upkeep/plan.py                 The plan of running and pending tasks: when each will begin and end.
     upkeep/forecast.py             Forecasts: when tasks begin and end, when a queue is empty, or why that is unknown.
@@ -10033,6 +10034,110 @@ def alert_json(row):
     return {**row, **{name: iso(row[name]) for name in times}, "title": _title(row), **about_alert(row)}
 
 
+# upkeep/summary.py -----------------------------------------------------------
+#
+# Summaries: a sentence each about yesterday and last week, on the page and by mail.
+#
+# A user who wants the mail has a row with `summary`, JSON {"hour", "zone"}, and `summary_at`, the next time.
+# Any process that ticks may post it: the statement that moves `summary_at` changes a row only once. A summary
+# that is late, because no process ticked, is posted once.
+#
+# The figures are those of Metrics. The sums of all users' tasks are kept for whole hours of UTC. So in a zone
+# with an offset of a half hour, a day begins up to an hour early.
+
+SUMMARY = or_null(about(object_of(("hour", "zone"), hour=integer_within(0, 23), zone=TEXT),
+                        "when the user gets a summary by mail: an hour, in a time zone; null: never"))
+NAMES_SHOWN = 3                 # functions that failed most, in a sentence
+WEEKLY_BACK_SECONDS = 15 * 86400    # contains two Mondays
+# The sentences of a span without ended tasks, without failures, with failures, with too many tasks.
+SENTENCES = {
+    "yesterday": ("Yesterday no task ended.", "Yesterday: %d succeeded in %s of work, none failed.",
+                  "Yesterday: %d succeeded in %s of work, %d failed (%s).",
+                  "Yesterday: there were too many tasks to count those of one user."),
+    "last_week": ("Last week no task ended.", "Last week: %d succeeded in %s of work, none failed.",
+                  "Last week: %d succeeded in %s of work, %d failed (%s).",
+                  "Last week: there were too many tasks to count those of one user.")}
+
+
+class Span(NamedTuple):
+    """A day or a week that is over: its name in SENTENCES, and its first and last moment."""
+
+    name: "str"
+    start: "float"
+    end: "float"
+
+
+def past_spans(zone, now):
+    """Return yesterday and the last whole week, from Monday on, in a time zone; Invalid if it is unknown."""
+    spans = []
+    for name, rule in (("yesterday", "0 0 * * *"), ("last_week", "0 0 * * 1")):
+        moments = parse_rule(rule, zone).upcoming(now - WEEKLY_BACK_SECONDS, 20)
+        start, end = [at for at in moments if at <= now][-2:]
+        spans.append(Span(name, start, end))
+    return spans
+
+
+def next_summary(hour, zone, now):
+    """Return when the next summary is due; Invalid if the zone is unknown."""
+    return parse_rule("0 %d * * *" % hour, zone).next_after(now)
+
+
+def summary_columns(summary, now):
+    """Return the columns of a user for a summary by mail, or for none; Invalid for a wrong zone."""
+    return {"summary": summary and dump_json(summary),
+            "summary_at": summary and next_summary(**summary, now=now)}
+
+
+class Summaries:
+    """The summaries of all tasks or of one owner's, and the mails with them."""
+
+    def __init__(self, database, settings, metrics):
+        self._database, self._settings, self._metrics = database, settings, metrics
+
+    def sentences(self, zone, now, owner_id=None):
+        """Return {name of a span: its sentence}. With `owner_id` only this user's tasks count."""
+        return {span.name: self._sentence(span, owner_id) for span in past_spans(zone, now)}
+
+    def _sentence(self, span, owner_id):
+        start, end = (int(at) // HOUR * HOUR for at in span[1:])
+        figures = self._metrics.read(start, end, "hour", lambda *_: True, owner_id, owner_id)
+        none_ended, succeeded, failed, too_many = SENTENCES[span.name]
+        if figures["counted_from"] and figures["counted_from"] > iso(start):
+            return too_many
+        totals = figures["totals"]
+        if not totals["succeeded"] and not totals["failed"]:
+            return none_ended
+        seconds = max(1, round(totals["ran"]["sum"]))
+        shown = totals["succeeded"], span_text(seconds if seconds < HOUR else seconds // 60 * 60)
+        if not totals["failed"]:
+            return succeeded % shown
+        functions = sorted(figures["functions"], key=lambda function: -function["failed"])
+        names = ["%(name)s %(failed)d" % function for function in functions if function["failed"]]
+        return failed % (*shown, totals["failed"], ", ".join(
+            names[:NAMES_SHOWN] + ["…"] * (len(names) > NAMES_SHOWN)))
+
+    def post_due(self):
+        """Add the mail of each user whose summary is due to `delivery`."""
+        now = self._database.clock.now()
+        for user in self._database.all(
+                "SELECT * FROM user WHERE summary_at<=? AND disabled=0 AND email IS NOT NULL", (now,)):
+            self._post(user, now)
+
+    def _post(self, user, now):
+        """Add the mail of a user, unless another process has just done so. Admins get all users' figures."""
+        wish = json.loads(user["summary"])
+        sentences = self.sentences(wish["zone"], now, None if user["role"] == "admin" else user["id"])
+        is_monday = past_spans(wish["zone"], now)[1].end > now - 86400
+        link = page_link(self._settings, "#/overview")
+        content = {
+            "kind": "summary", "subject": sentences["yesterday"].rstrip("."), "link": link,
+            "lines": [*list(sentences.values())[:1 + is_monday], *filter(None, [link])]}
+        with self._database.transaction(durable=False) as transaction:
+            if transaction.update("user", {"summary_at": next_summary(**wish, now=now)},
+                                  "id=? AND summary_at=?", (user["id"], user["summary_at"])):
+                post_message(transaction, ("mail", user["email"]), content, now)
+
+
 # upkeep/notifications.py -----------------------------------------------------
 #
 # Mail, webhooks, a function of tasks.py: a process of its own sends.
@@ -10410,7 +10515,7 @@ class DeliverySender:
             self._add_task(recipient, content, row)
 
     def _may_be_told(self, kind, recipient):
-        if kind == "task":
+        if kind in ("task", "summary"):
             return bool(self._database.value(
                 "SELECT 1 FROM user WHERE email=? AND disabled=0 LIMIT 1", (recipient.name,)))
         return recipient in recipients_of_alerts(self._settings)
@@ -10905,11 +11010,12 @@ class Tick:
     def __init__(self, database, settings, claims, tick_history,
                  workers, reaper, starter, schedule_runner,
                  schedules, rollup, retention, alerts,
-                 files):
+                 summaries, files):
         self._database, self._settings, self._claims = database, settings, claims
         self._tick_history, self._workers = tick_history, workers
         self._reaper, self._starter = reaper, starter
         self._schedule_runner, self._schedules, self._alerts = schedule_runner, schedules, alerts
+        self._summaries = summaries
         self._rollup, self._retention, self._files = rollup, retention, files
         self._clock = database.clock
         self._mark = database.folder / "tick.mark"
@@ -10956,6 +11062,8 @@ class Tick:
             self._ticks.hasten(TICK_SOON_SECONDS)
         if start:
             self._starter.start_needed(self.sleepers_missing())
+        with print_errors("making summaries"):
+            self._summaries.post_due()
         with print_errors("looking what is wrong"):
             self._alerts.tick()
         with print_errors("making the daily backup"):
@@ -11089,6 +11197,7 @@ CHANGED_USER = titled("UserChange", object_of(
                       "maximum of pending tasks; 0: no limit, null: as the setting says"),
     max_running=about(QUEUE_LIMITS["max_running"], "maximum of running tasks; null: no limit"),
     email=about(or_null(EMAIL), "where mail about the user's tasks is sent; an admin enters it"),
+    summary=SUMMARY,
     current_password=about(or_null(TEXT), "your own password: to change it, or to create an admin or set "
                                           "an admin's password in a session")))
 NEW_TOKEN = titled("NewToken", object_of(
@@ -11303,6 +11412,10 @@ class Users:
         """Return all users as admins see them."""
         return [self._json(row) for row in self._database.all("SELECT * FROM user ORDER BY id")]
 
+    def describe(self, name):
+        """Return a user as admins see them; NotFound if there is none."""
+        return self._json(self.find(name))
+
     def find(self, name, db=None):
         """Return the row of a user; NotFound if there is none."""
         row = (db or self._database).one("SELECT * FROM user WHERE name=?", (name,))
@@ -11349,7 +11462,7 @@ class Users:
         columns = self.prepare(name, password, role)
         with self._database.transaction() as transaction:
             self.insert(transaction, columns, by)
-        return self._json(self.find(name))
+        return self.describe(name)
 
     def insert(self, transaction, columns,
                by=None):
@@ -11374,12 +11487,16 @@ class Users:
                **changes):
         """Change columns of a user. A new password or disabling ends their sessions and tokens.
 
-        None clears max_pending (the setting holds then), max_running or email, and leaves any other column
-        as it is. With `password_seen`, which confirm() returned, tokens stay. Denied if the password was
-        changed since then.
+        None clears max_pending (the setting holds then), max_running, email or summary, and leaves any
+        other column as it is. With `password_seen`, which confirm() returned, tokens stay. Denied if the
+        password was changed since then.
         """
         changes = {column: value for column, value in changes.items()
-                   if value is not None or column in ("max_pending", "max_running", "email")}
+                   if value is not None or column in ("max_pending", "max_running", "email", "summary")}
+        if changes.get("email", "") is None:
+            changes["summary"] = None
+        if "summary" in changes:
+            changes.update(summary_columns(changes["summary"], self._database.clock.now()))
         if "password" in changes:
             check_password(changes["password"], self.find(name)["name"])
             changes["password"] = hash_password(changes["password"])
@@ -11390,11 +11507,18 @@ class Users:
             if changes:
                 transaction.update("user", changes, "id=?", (row["id"],))
                 record_user_event(transaction, self._database.clock.now(), "user_changed", row, by,
-                          ", ".join(sorted(changes)))
+                          ", ".join(sorted(changes.keys() - {"summary_at"})))
+                self._check_summary(transaction, row["id"])
             if "password" in changes or changes.get("disabled"):
                 end_sessions(transaction, row["id"], password_seen is None)
             self._keep_an_admin(transaction)
             return self._json(self.find(name, transaction))
+
+    @staticmethod
+    def _check_summary(transaction, user_id):
+        if transaction.value("SELECT 1 FROM user WHERE id=? AND summary IS NOT NULL AND email IS NULL",
+                             (user_id,)):
+            raise field_error("summary", "needs a mail address: an admin enters it")
 
     def confirm(self, person, password, field="password"):
         """Return the stored form of a person's password; Denied, naming `field`, if `password` is wrong."""
@@ -11443,7 +11567,8 @@ class Users:
     @staticmethod
     def _json(row):
         same = {name: row[name] for name in ("name", "role", "max_pending", "max_running", "email")}
-        return {**same, "disabled": bool(row["disabled"]), "created_at": iso(row["created_at"]),
+        return {**same, "summary": row["summary"] and json.loads(row["summary"]),
+                "disabled": bool(row["disabled"]), "created_at": iso(row["created_at"]),
                 "last_seen_at": iso(row["last_seen_at"])}
 
 
@@ -11786,8 +11911,8 @@ class Invitations:
 #
 # Saved filters and form values, by name, each user's own.
 #
-# A page of the browser saves what it needs to show the same again: the list its filters, the form of a new
-# task its values. The server does not read the saved value.
+# The list of tasks saves its filters, the form of a new task saves its values. The server does not read the
+# saved value.
 
 SAVED_MAX = 200                 # saved values of one user
 SAVED_CHARACTERS = 20000        # maximum of a saved value as JSON
@@ -12763,6 +12888,7 @@ class JobQueue:
         self.conditions = Conditions(self.database, self.settings, self.claims, self.tick_history,
                                      self.modes, self.catalogue)
         self.alerts = Alerts(self.database, self.settings, self.conditions, self.starter)
+        self.summaries = Summaries(self.database, self.settings, self.metrics)
         self.users = Users(self.database, self.settings)
         self.setup = SetUp(self.database, self.users)
         self.sessions = Sessions(self.database)
@@ -12776,7 +12902,7 @@ class JobQueue:
         self.retention = Retention(self.database, self.settings, self.actions, self.rollup)
         self.tick = Tick(self.database, self.settings, self.claims, self.tick_history, self.workers,
                          self.reaper, self.starter, self.schedule_runner, self.schedules, self.rollup,
-                         self.retention, self.alerts, self.files)
+                         self.retention, self.alerts, self.summaries, self.files)
 
     def enqueue(self, function: "str", arguments: "Mapping[str, Any] | None" = None,
                 owner: "str | None" = None, **options: "Unpack[AddOptions]") -> "Task":
@@ -15374,8 +15500,8 @@ def get_health(queue, _):
 def session_json(queue, person):
     """Return a session as the API shows it."""
     visible = exposure(queue) if person.is_admin else {"exposed": None, "at": None}
-    email = queue.users.find(person.name)["email"]
-    return {"user": {"name": person.name, "role": person.role, "email": email},
+    user = queue.users.describe(person.name)
+    return {"user": {name: user[name] for name in ("name", "role", "email", "summary")},
             "mail": can_send_mail(queue.settings), "version": VERSION,
             "data": str(queue.database.folder) if person.is_admin else None,
             "expires_at": iso(person.expires_at), "exposed": visible["exposed"] or [],
@@ -15612,6 +15738,15 @@ def held_queues(queue, request, names):
 
 
 WHOSE = object_of(owner=OWNER_FILTER)
+SUMMARIZED = object_of(owner=OWNER_FILTER, zone=about(TEXT, "the time zone of the days; UTC if left out"))
+
+
+def get_summary(queue, request):
+    """Sum up yesterday and last week in a sentence each: the user's own tasks, or all for an admin."""
+    fields = request.given
+    return queue.summaries.sentences(
+        fields.get("zone") or "UTC", queue.database.clock.now(),
+        wanted_owner(queue, request, fields, request.person.visible_owner_id))
 
 
 def get_overview(queue, request):
@@ -16034,16 +16169,16 @@ def post_acceptance(queue, request):
 def patch_user(queue, request, name):
     """Change a user: admins change any user, other users their own password.
 
-    Users may also remove their own mail address. A changed password ends all sessions of the user. After a
-    change of their own password the user gets a new session.
+    Users may also remove their own mail address, and choose when they get a summary. A changed password
+    ends all sessions of the user. After a change of their own password the user gets a new session.
     """
     users, person, fields = queue.users, request.person, dict(request.given)
     user, current = users.find(name), fields.pop("current_password", None)
     own = user["name"] == person.name
     if not own and not person.is_admin:
         raise NotFound("There is no user %s." % shorten(name, 60))
-    if own and fields == {"email": None}:
-        return users.change(person.name, by=person.name, email=None)
+    if own and set(fields) <= {"email", "summary"} and fields.get("email") is None:
+        return users.change(person.name, by=person.name, **fields)
     if not own or ("password" not in fields and person.is_admin):
         if "password" in fields if user["role"] == "admin" else fields.get("role") == "admin":
             _confirm_admin(queue, request, current)
@@ -16231,6 +16366,7 @@ ROUTES = [
              lambda queue, request: queue.catalogue.describe(request.person.is_admin)),
           USER, None, 200, "FunctionList", FRESH),
     Route("GET", "/api/overview", get_overview, USER, WHOSE, 200, "Overview", KEPT),
+    Route("GET", "/api/summary", get_summary, USER, SUMMARIZED, 200, "Summary", KEPT),
     Route("GET", "/api/tasks", get_tasks, USER, LISTED_TASKS, 200, "TaskList text/csv " + LINES_TYPE,
           KEPT),
     Route("POST", "/api/tasks", post_tasks, USER, NEW_TASKS, 201, "Added", FRESH | CHANGE),

@@ -48,7 +48,7 @@ ROOMS = {
         tasks/claims
         upkeep/tick_history upkeep/schedule_rows upkeep/schedules upkeep/worker_modes upkeep/workers
         upkeep/reaper upkeep/starter upkeep/catalogue upkeep/rollup upkeep/metrics upkeep/retention
-        upkeep/finding_table upkeep/conditions upkeep/alerts upkeep/notifications
+        upkeep/finding_table upkeep/conditions upkeep/alerts upkeep/summary upkeep/notifications
         upkeep/plan upkeep/forecast upkeep/tick
         access/people access/accounts access/saved access/requests access/remote_workers access/python_task
         access/python_interface access/django_project access/django_backend access/host access/findings

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import math
 import os
 import re
@@ -22,6 +23,7 @@ from ..store.database import Database
 from ..store.log_and_activity import record_activity
 from ..store.settings import EMAIL, SETTINGS, Settings
 from ..tasks.queues import QUEUE_LIMITS
+from ..upkeep.summary import SUMMARY, summary_columns
 
 if TYPE_CHECKING:
     from typing import Any, BinaryIO, TypedDict
@@ -82,6 +84,7 @@ CHANGED_USER = titled("UserChange", object_of(
                       "maximum of pending tasks; 0: no limit, null: as the setting says"),
     max_running=about(QUEUE_LIMITS["max_running"], "maximum of running tasks; null: no limit"),
     email=about(or_null(EMAIL), "where mail about the user's tasks is sent; an admin enters it"),
+    summary=SUMMARY,
     current_password=about(or_null(TEXT), "your own password: to change it, or to create an admin or set "
                                           "an admin's password in a session")))
 NEW_TOKEN = titled("NewToken", object_of(
@@ -296,6 +299,10 @@ class Users:
         """Return all users as admins see them."""
         return [self._json(row) for row in self._database.all("SELECT * FROM user ORDER BY id")]
 
+    def describe(self, name: str) -> JsonObject:
+        """Return a user as admins see them; NotFound if there is none."""
+        return self._json(self.find(name))
+
     def find(self, name: str, db: Reader | None = None) -> Row:
         """Return the row of a user; NotFound if there is none."""
         row = (db or self._database).one("SELECT * FROM user WHERE name=?", (name,))
@@ -342,7 +349,7 @@ class Users:
         columns = self.prepare(name, password, role)
         with self._database.transaction() as transaction:
             self.insert(transaction, columns, by)
-        return self._json(self.find(name))
+        return self.describe(name)
 
     def insert(self, transaction: Connection, columns: JsonObject,
                by: str | None = None) -> None:
@@ -367,12 +374,16 @@ class Users:
                **changes: Any) -> JsonObject:
         """Change columns of a user. A new password or disabling ends their sessions and tokens.
 
-        None clears max_pending (the setting holds then), max_running or email, and leaves any other column
-        as it is. With `password_seen`, which confirm() returned, tokens stay. Denied if the password was
-        changed since then.
+        None clears max_pending (the setting holds then), max_running, email or summary, and leaves any
+        other column as it is. With `password_seen`, which confirm() returned, tokens stay. Denied if the
+        password was changed since then.
         """
         changes = {column: value for column, value in changes.items()
-                   if value is not None or column in ("max_pending", "max_running", "email")}
+                   if value is not None or column in ("max_pending", "max_running", "email", "summary")}
+        if changes.get("email", "") is None:
+            changes["summary"] = None
+        if "summary" in changes:
+            changes.update(summary_columns(changes["summary"], self._database.clock.now()))
         if "password" in changes:
             check_password(changes["password"], self.find(name)["name"])
             changes["password"] = hash_password(changes["password"])
@@ -383,11 +394,18 @@ class Users:
             if changes:
                 transaction.update("user", changes, "id=?", (row["id"],))
                 record_user_event(transaction, self._database.clock.now(), "user_changed", row, by,
-                          ", ".join(sorted(changes)))
+                          ", ".join(sorted(changes.keys() - {"summary_at"})))
+                self._check_summary(transaction, row["id"])
             if "password" in changes or changes.get("disabled"):
                 end_sessions(transaction, row["id"], password_seen is None)
             self._keep_an_admin(transaction)
             return self._json(self.find(name, transaction))
+
+    @staticmethod
+    def _check_summary(transaction: Connection, user_id: int) -> None:
+        if transaction.value("SELECT 1 FROM user WHERE id=? AND summary IS NOT NULL AND email IS NULL",
+                             (user_id,)):
+            raise field_error("summary", "needs a mail address: an admin enters it")
 
     def confirm(self, person: Person, password: str | None, field: str = "password") -> str:
         """Return the stored form of a person's password; Denied, naming `field`, if `password` is wrong."""
@@ -436,7 +454,8 @@ class Users:
     @staticmethod
     def _json(row: Row) -> JsonObject:
         same = {name: row[name] for name in ("name", "role", "max_pending", "max_running", "email")}
-        return {**same, "disabled": bool(row["disabled"]), "created_at": iso(row["created_at"]),
+        return {**same, "summary": row["summary"] and json.loads(row["summary"]),
+                "disabled": bool(row["disabled"]), "created_at": iso(row["created_at"]),
                 "last_seen_at": iso(row["last_seen_at"])}
 
 

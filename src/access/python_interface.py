@@ -44,6 +44,7 @@ from ..upkeep.metrics import Rollup, Metrics
 from ..upkeep.retention import Retention
 from ..upkeep.conditions import Conditions
 from ..upkeep.alerts import Alerts
+from ..upkeep.summary import Summaries
 from ..upkeep.forecast import Forecast
 from ..upkeep.tick import Tick
 from .people import Users
@@ -111,6 +112,7 @@ class JobQueue:
         self.conditions = Conditions(self.database, self.settings, self.claims, self.tick_history,
                                      self.modes, self.catalogue)
         self.alerts = Alerts(self.database, self.settings, self.conditions, self.starter)
+        self.summaries = Summaries(self.database, self.settings, self.metrics)
         self.users = Users(self.database, self.settings)
         self.setup = SetUp(self.database, self.users)
         self.sessions = Sessions(self.database)
@@ -124,7 +126,7 @@ class JobQueue:
         self.retention = Retention(self.database, self.settings, self.actions, self.rollup)
         self.tick = Tick(self.database, self.settings, self.claims, self.tick_history, self.workers,
                          self.reaper, self.starter, self.schedule_runner, self.schedules, self.rollup,
-                         self.retention, self.alerts, self.files)
+                         self.retention, self.alerts, self.summaries, self.files)
 
     def enqueue(self, function: str, arguments: Mapping[str, Any] | None = None,
                 owner: str | None = None, **options: Unpack[AddOptions]) -> Task:

@@ -1,7 +1,7 @@
 """Saved filters and form values, by name, each user's own.
 
-A page of the browser saves what it needs to show the same again: the list its filters, the form of a new
-task its values. The server does not read the saved value.
+The list of tasks saves its filters, the form of a new task saves its values. The server does not read the
+saved value.
 """
 from __future__ import annotations
 

@@ -43,6 +43,7 @@ from src.upkeep.retention import *
 from src.upkeep.finding_table import *
 from src.upkeep.conditions import *
 from src.upkeep.alerts import *
+from src.upkeep.summary import *
 from src.upkeep.notifications import *
 from src.upkeep.plan import *
 from src.upkeep.forecast import *

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     class MessageContent(TypedDict, total=False):
         """The text of a message. `thread` is the id of the alert that it is mainly about."""
 
-        kind: str                       # alert, test or task
+        kind: str                       # alert, test, task or summary
         thread: int
         subject: str
         lines: list[str]

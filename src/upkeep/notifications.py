@@ -408,7 +408,7 @@ class DeliverySender:
             self._add_task(recipient, content, row)
 
     def _may_be_told(self, kind: str, recipient: Recipient) -> bool:
-        if kind == "task":
+        if kind in ("task", "summary"):
             return bool(self._database.value(
                 "SELECT 1 FROM user WHERE email=? AND disabled=0 LIMIT 1", (recipient.name,)))
         return recipient in recipients_of_alerts(self._settings)

@@ -20,6 +20,7 @@ from .starter import Starter
 from .metrics import Rollup
 from .retention import Retention
 from .alerts import Alerts
+from .summary import Summaries
 
 TICK_PASSING_SECONDS = 5.0      # between ticks by callers in PASSING, such as requests
 TICK_SOON_SECONDS = 1.0         # between ticks while work is left or a schedule is due
@@ -39,11 +40,12 @@ class Tick:
     def __init__(self, database: Database, settings: Settings, claims: Claims, tick_history: TickHistory,
                  workers: Workers, reaper: Reaper, starter: Starter, schedule_runner: ScheduleRunner,
                  schedules: Schedules, rollup: Rollup, retention: Retention, alerts: Alerts,
-                 files: Files) -> None:
+                 summaries: Summaries, files: Files) -> None:
         self._database, self._settings, self._claims = database, settings, claims
         self._tick_history, self._workers = tick_history, workers
         self._reaper, self._starter = reaper, starter
         self._schedule_runner, self._schedules, self._alerts = schedule_runner, schedules, alerts
+        self._summaries = summaries
         self._rollup, self._retention, self._files = rollup, retention, files
         self._clock = database.clock
         self._mark = database.folder / "tick.mark"
@@ -90,6 +92,8 @@ class Tick:
             self._ticks.hasten(TICK_SOON_SECONDS)
         if start:
             self._starter.start_needed(self.sleepers_missing())
+        with print_errors("making summaries"):
+            self._summaries.post_due()
         with print_errors("looking what is wrong"):
             self._alerts.tick()
         with print_errors("making the daily backup"):

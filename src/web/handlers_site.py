@@ -291,16 +291,16 @@ def post_acceptance(queue: JobQueue, request: Request) -> Answer:
 def patch_user(queue: JobQueue, request: Request, name: str) -> Answer | JsonObject:
     """Change a user: admins change any user, other users their own password.
 
-    Users may also remove their own mail address. A changed password ends all sessions of the user. After a
-    change of their own password the user gets a new session.
+    Users may also remove their own mail address, and choose when they get a summary. A changed password
+    ends all sessions of the user. After a change of their own password the user gets a new session.
     """
     users, person, fields = queue.users, request.person, dict(request.given)
     user, current = users.find(name), fields.pop("current_password", None)
     own = user["name"] == person.name
     if not own and not person.is_admin:
         raise NotFound("There is no user %s." % shorten(name, 60))
-    if own and fields == {"email": None}:
-        return users.change(person.name, by=person.name, email=None)
+    if own and set(fields) <= {"email", "summary"} and fields.get("email") is None:
+        return users.change(person.name, by=person.name, **fields)
     if not own or ("password" not in fields and person.is_admin):
         if "password" in fields if user["role"] == "admin" else fields.get("role") == "admin":
             _confirm_admin(queue, request, current)

@@ -74,8 +74,8 @@ def get_health(queue: JobQueue, _: Request) -> JsonObject:
 def session_json(queue: JobQueue, person: Person) -> JsonObject:
     """Return a session as the API shows it."""
     visible = exposure(queue) if person.is_admin else {"exposed": None, "at": None}
-    email = queue.users.find(person.name)["email"]
-    return {"user": {"name": person.name, "role": person.role, "email": email},
+    user = queue.users.describe(person.name)
+    return {"user": {name: user[name] for name in ("name", "role", "email", "summary")},
             "mail": can_send_mail(queue.settings), "version": VERSION,
             "data": str(queue.database.folder) if person.is_admin else None,
             "expires_at": iso(person.expires_at), "exposed": visible["exposed"] or [],
@@ -312,6 +312,15 @@ def held_queues(queue: JobQueue, request: Request, names: Iterable[str]) -> list
 
 
 WHOSE = object_of(owner=OWNER_FILTER)
+SUMMARIZED = object_of(owner=OWNER_FILTER, zone=about(TEXT, "the time zone of the days; UTC if left out"))
+
+
+def get_summary(queue: JobQueue, request: Request) -> JsonObject:
+    """Sum up yesterday and last week in a sentence each: the user's own tasks, or all for an admin."""
+    fields = request.given
+    return queue.summaries.sentences(
+        fields.get("zone") or "UTC", queue.database.clock.now(),
+        wanted_owner(queue, request, fields, request.person.visible_owner_id))
 
 
 def get_overview(queue: JobQueue, request: Request) -> JsonObject:

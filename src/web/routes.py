@@ -24,10 +24,10 @@ from ..access.remote_workers import HELLO, TURN
 from ..access.host import add_sample
 from .http_answer import JSON_TYPE, LINES_TYPE, STATIC_TYPES
 from .handlers_tasks import (ACTION, LISTED_TASKS, LOG_PART, NEW_TASKS, OWNER_FILTER, PAGE_FIELDS,
-                             UPLOAD, WHOSE, WOULD_BE, delete_session, get_file, get_files, get_forecast,
-                             get_health, get_log, get_overview, get_page, get_task, get_tasks,
-                             post_actions, post_file, post_setup, post_tasks, session_answer,
-                             session_json, tick, wanted_owner)
+                             SUMMARIZED, UPLOAD, WHOSE, WOULD_BE, delete_session, get_file, get_files,
+                             get_forecast, get_health, get_log, get_overview, get_page, get_summary,
+                             get_task, get_tasks, post_actions, post_file, post_setup, post_tasks,
+                             session_answer, session_json, tick, wanted_owner)
 from .handlers_site import (EXPOSURE, LISTED_ACTIVITY, MUTE, PREVIEW, WHICH_FIGURES, get_activity,
                             get_backup, get_exposition, get_host, get_metrics, get_queue,
                             get_queues, get_schedules, get_settings, get_workers, patch_queue,
@@ -125,6 +125,7 @@ ROUTES = [
              lambda queue, request: queue.catalogue.describe(request.person.is_admin)),
           USER, None, 200, "FunctionList", FRESH),
     Route("GET", "/api/overview", get_overview, USER, WHOSE, 200, "Overview", KEPT),
+    Route("GET", "/api/summary", get_summary, USER, SUMMARIZED, 200, "Summary", KEPT),
     Route("GET", "/api/tasks", get_tasks, USER, LISTED_TASKS, 200, "TaskList text/csv " + LINES_TYPE,
           KEPT),
     Route("POST", "/api/tasks", post_tasks, USER, NEW_TASKS, 201, "Added", FRESH | CHANGE),

@@ -34,6 +34,7 @@ TABLE = {
     ("GET", "/api/sessions"):                   (401,   200,   200,     200,   None),
     ("DELETE", "/api/sessions"):                (401,   204,   204,     204,   None),
     ("GET", "/api/functions"):                  (401,   200,   200,     200,   None),
+    ("GET", "/api/summary"):                    (401,   200,   200,     200,   None),
     ("GET", "/api/overview"):                   (401,   200,   200,     200,   None),
     ("GET", "/api/tasks"):                      (401,   200,   200,     200,   None),
     ("POST", "/api/tasks"):                     (401,   201,   201,     201,   None),

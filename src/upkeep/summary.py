@@ -1,0 +1,119 @@
+"""Summaries: a sentence each about yesterday and last week, on the page and by mail.
+
+A user who wants the mail has a row with `summary`, JSON {"hour", "zone"}, and `summary_at`, the next time.
+Any process that ticks may post it: the statement that moves `summary_at` changes a row only once. A summary
+that is late, because no process ticked, is posted once.
+
+The figures are those of Metrics. The sums of all users' tasks are kept for whole hours of UTC. So in a zone
+with an offset of a half hour, a day begins up to an hour early.
+"""
+from __future__ import annotations
+
+import json
+
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
+from ..base.schedule_rules import parse_rule
+from ..base.time_and_text import dump_json, iso, span_text
+from ..base.values import TEXT, about, integer_within, object_of, or_null
+from ..store.database import Database
+from ..store.settings import Settings
+from .rollup import HOUR
+from .metrics import Metrics
+from .alerts import page_link, post_message
+
+if TYPE_CHECKING:
+    from ..base.types import JsonObject, Row
+    from .alerts import MessageContent
+
+SUMMARY = or_null(about(object_of(("hour", "zone"), hour=integer_within(0, 23), zone=TEXT),
+                        "when the user gets a summary by mail: an hour, in a time zone; null: never"))
+NAMES_SHOWN = 3                 # functions that failed most, in a sentence
+WEEKLY_BACK_SECONDS = 15 * 86400    # contains two Mondays
+# The sentences of a span without ended tasks, without failures, with failures, with too many tasks.
+SENTENCES = {
+    "yesterday": ("Yesterday no task ended.", "Yesterday: %d succeeded in %s of work, none failed.",
+                  "Yesterday: %d succeeded in %s of work, %d failed (%s).",
+                  "Yesterday: there were too many tasks to count those of one user."),
+    "last_week": ("Last week no task ended.", "Last week: %d succeeded in %s of work, none failed.",
+                  "Last week: %d succeeded in %s of work, %d failed (%s).",
+                  "Last week: there were too many tasks to count those of one user.")}
+
+
+class Span(NamedTuple):
+    """A day or a week that is over: its name in SENTENCES, and its first and last moment."""
+
+    name: str
+    start: float
+    end: float
+
+
+def past_spans(zone: str, now: float) -> list[Span]:
+    """Return yesterday and the last whole week, from Monday on, in a time zone; Invalid if it is unknown."""
+    spans = []
+    for name, rule in (("yesterday", "0 0 * * *"), ("last_week", "0 0 * * 1")):
+        moments = parse_rule(rule, zone).upcoming(now - WEEKLY_BACK_SECONDS, 20)
+        start, end = [at for at in moments if at <= now][-2:]
+        spans.append(Span(name, start, end))
+    return spans
+
+
+def next_summary(hour: int, zone: str, now: float) -> float | None:
+    """Return when the next summary is due; Invalid if the zone is unknown."""
+    return parse_rule("0 %d * * *" % hour, zone).next_after(now)
+
+
+def summary_columns(summary: JsonObject | None, now: float) -> JsonObject:
+    """Return the columns of a user for a summary by mail, or for none; Invalid for a wrong zone."""
+    return {"summary": summary and dump_json(summary),
+            "summary_at": summary and next_summary(**summary, now=now)}
+
+
+class Summaries:
+    """The summaries of all tasks or of one owner's, and the mails with them."""
+
+    def __init__(self, database: Database, settings: Settings, metrics: Metrics) -> None:
+        self._database, self._settings, self._metrics = database, settings, metrics
+
+    def sentences(self, zone: str, now: float, owner_id: int | None = None) -> dict[str, str]:
+        """Return {name of a span: its sentence}. With `owner_id` only this user's tasks count."""
+        return {span.name: self._sentence(span, owner_id) for span in past_spans(zone, now)}
+
+    def _sentence(self, span: Span, owner_id: int | None) -> str:
+        start, end = (int(at) // HOUR * HOUR for at in span[1:])
+        figures = self._metrics.read(start, end, "hour", lambda *_: True, owner_id, owner_id)
+        none_ended, succeeded, failed, too_many = SENTENCES[span.name]
+        if figures["counted_from"] and figures["counted_from"] > iso(start):
+            return too_many
+        totals = figures["totals"]
+        if not totals["succeeded"] and not totals["failed"]:
+            return none_ended
+        seconds = max(1, round(totals["ran"]["sum"]))
+        shown = totals["succeeded"], span_text(seconds if seconds < HOUR else seconds // 60 * 60)
+        if not totals["failed"]:
+            return succeeded % shown
+        functions = sorted(figures["functions"], key=lambda function: -function["failed"])
+        names = ["%(name)s %(failed)d" % function for function in functions if function["failed"]]
+        return failed % (*shown, totals["failed"], ", ".join(
+            names[:NAMES_SHOWN] + ["…"] * (len(names) > NAMES_SHOWN)))
+
+    def post_due(self) -> None:
+        """Add the mail of each user whose summary is due to `delivery`."""
+        now = self._database.clock.now()
+        for user in self._database.all(
+                "SELECT * FROM user WHERE summary_at<=? AND disabled=0 AND email IS NOT NULL", (now,)):
+            self._post(user, now)
+
+    def _post(self, user: Row, now: float) -> None:
+        """Add the mail of a user, unless another process has just done so. Admins get all users' figures."""
+        wish = json.loads(user["summary"])
+        sentences = self.sentences(wish["zone"], now, None if user["role"] == "admin" else user["id"])
+        is_monday = past_spans(wish["zone"], now)[1].end > now - 86400
+        link = page_link(self._settings, "#/overview")
+        content: MessageContent = {
+            "kind": "summary", "subject": sentences["yesterday"].rstrip("."), "link": link,
+            "lines": [*list(sentences.values())[:1 + is_monday], *filter(None, [link])]}
+        with self._database.transaction(durable=False) as transaction:
+            if transaction.update("user", {"summary_at": next_summary(**wish, now=now)},
+                                  "id=? AND summary_at=?", (user["id"], user["summary_at"])):
+                post_message(transaction, ("mail", user["email"]), content, now)
