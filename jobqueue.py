@@ -10043,7 +10043,7 @@ def alert_json(row):
 # that is late, because no process ticked, is posted once.
 #
 # The figures are those of Metrics. The sums of all users' tasks are kept for whole hours of UTC. So in a zone
-# with an offset of a half hour, a day begins up to an hour early.
+# with an offset of a half hour, a day begins at the full hour before.
 
 SUMMARY = or_null(about(object_of(("hour", "zone"), hour=integer_within(0, 23), zone=TEXT),
                         "when the user gets a summary by mail: an hour, in a time zone; null: never"))

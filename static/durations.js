@@ -15,6 +15,9 @@ const UNITS = [
   [1, 's', /^(s|se[ckg].*|秒钟?)$/],
 ];
 
+/** The time zone of this browser. */
+export const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
+
 /** The seconds that a text says; NaN if it says none. @param {string} text */
 export function readDuration(text) {
   const words = text.toLowerCase().replace(/\b(and|und|et|y)\b|,(?!\d)/g, ' ').trim();

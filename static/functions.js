@@ -4,7 +4,7 @@ import { ApiError, get, isAdmin, mayChange, store } from './api.js';
 import { now } from './clock.js';
 import { parseJson } from './digits.js';
 import { find, h, setText } from './dom.js';
-import { durationText } from './durations.js';
+import { ZONE, durationText } from './durations.js';
 import {
   awaited, button, check, choice, durationInput, field, page, problemWords, refusal, sampleHint,
   secondsFrom, seekParts, showButton, sizeWords,
@@ -134,7 +134,6 @@ export function optionsFrom(now, before, values) {
   return options;
 }
 
-export const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
 export const zoneHelp = t('Your time zone: {zone}.', { zone: ZONE || t('local time') });
 const SCALARS = ['string', 'integer', 'number'];
 /** @type {Record<string, string>} */

@@ -3,6 +3,7 @@
 import { get, isAdmin, poll, store } from './api.js';
 import { now } from './clock.js';
 import { find, h, icon, render, setAttribute, setText } from './dom.js';
+import { ZONE } from './durations.js';
 import { countWords, duration, elapsed, estimate, formatter, timeWords } from './format.js';
 import { badge, part, patchRows, timeElement } from './forms.js';
 import { Choices, History, ownerOf } from './history.js';
@@ -23,20 +24,23 @@ const clock = formatter({ hour: '2-digit', minute: '2-digit' });
 
 /** @type {Page['show']} */
 export async function show({ params }, signal) {
-  const found = await read(params, signal);
+  const [found, summary] = await Promise.all([read(params, signal),
+    read(params, signal, 'summary').catch(() => null)]);
   if (signal.aborted) return;
   const shown = document.querySelector('.overview');
   const view = (shown && views.get(shown)) || new View();
   view.choose(params);
   const wait = view.patch(found);
+  view.patchSummary(found.counts.all > 0 && summary);
   if (!view.root.isConnected) view.enter();
   poll(signal, async () => view.patch(await read(params, signal)), wait);
   poll(signal, () => view.history.read(signal));
 }
 
-/** One look, at everybody's tasks or at one's own. @param {URLSearchParams} params @param {AbortSignal} [signal] */
-const read = (params, signal) => get(
-  `api/overview?${new URLSearchParams(ownerOf(params) && { owner: ownerOf(params) })}`, signal);
+/** One look, at everybody's tasks or at one's own; days are those of the time zone here.
+ * @param {URLSearchParams} params @param {AbortSignal} [signal] @param {'overview'|'summary'} [what] */
+const read = (params, signal, what = 'overview') => get(`api/${what}?${new URLSearchParams({
+  ...ownerOf(params) && { owner: ownerOf(params) }, ...what === 'summary' && ZONE && { zone: ZONE } })}`, signal);
 
 /** @type {WeakMap<Element, View>} that one is in, while only its range changes */
 const views = new WeakMap();
@@ -48,6 +52,7 @@ class View {
     this.refresh = async () => this.patch(await read(this.params));
     this.glance = ['running', 'waiting', 'failed', 'next'].map((name) => (
       h('li', {}, h('a', { 'data-name': name }, h('b'), h('span')))));
+    this.summary = h('p', { class: 'lead' });
     this.running = h('ul', { class: 'works' });
     this.idle = h('p', { class: 'help' });
     this.held = h('ul', { class: 'works' });
@@ -62,7 +67,7 @@ class View {
     this.first = h('div', { hidden: true });
     this.root = h('div', { class: 'overview' }, h('div', { class: 'head' },
       h('h1', { tabindex: -1 }, t('Overview')), this.choices.whose,
-      h('a', { class: 'button primary', href: '#/new' }, icon('plus'), t('New task'))),
+      h('a', { class: 'button primary', href: '#/new' }, icon('plus'), t('New task'))), this.summary,
     h('ul', { class: 'glance', 'aria-label': t('At a glance') }, ...this.glance), this.first,
     h('div', { class: 'columns' }, part(t('Now'), this.idle, this.running, this.held),
       part(t('Failed in the last 24 hours'), this.calm, this.groups, this.others)),
@@ -115,6 +120,12 @@ class View {
     this.patchComing(found.schedules);
     this.history.maximum = workers.maximum;
     return running.length || oldest ? 2 : 10;
+  }
+
+  /** A sentence about yesterday, and one about last week. @param {{yesterday: string, last_week: string}|null|false} summary */
+  patchSummary(summary) {
+    this.summary.hidden = !summary;
+    if (summary) setText(this.summary, `${said(summary.yesterday)} ${said(summary.last_week)}`);
   }
 
   /** How many kinds of failures have no row, with a link to all. @param {Overview['failed']} failed */

@@ -3,15 +3,17 @@
 import { get, isAdmin, mayChange, poll, request, store } from './api.js';
 import { now } from './clock.js';
 import { find, h, render, setText, table, textWith } from './dom.js';
+import { ZONE } from './durations.js';
+import { formatter } from './format.js';
 import {
-  askingButton, button, cell, check, choice, copyBox, deleteButton, field, moreMenu, openingButton,
+  act, askingButton, button, cell, check, choice, copyBox, deleteButton, field, moreMenu, openingButton,
   page, say, secretField, sendingForm, timeElement,
 } from './forms.js';
 import { t } from './language.js';
 import { keysAreOn, logOut, switchKeys } from './live.js';
 
 /** @import {Child} from './dom.js' */
-/** @import {Page, Place, Token, User, Worker} from './types.js' */
+/** @import {Page, Place, Session, Token, User, Worker} from './types.js' */
 
 /** @type {Record<string, string>} */
 const ROLES = { user: t('user'), viewer: t('viewer'), admin: t('admin') };
@@ -369,20 +371,40 @@ function mailParts(name) {
   const save = async (/** @type {string|null} */ email) => {
     const user = await request('PATCH', path({ name }), { email });
     if (session) session.user.email = user.email;
+    summary.hidden = !user.email;
     say(user.email ? t('Mail about your tasks goes there.') : t('You have no address now.'), true);
   };
+  const summary = summaryField(name);
+  summary.hidden = !current;
   if (session?.user.role === 'admin') {
     return [sendingForm(t('Save address'), ({ email }) => save(email || null),
       field(t('Address'), h('input', { name: 'email', type: 'email', value: current,
-        autocomplete: 'email' }), { help: t('We mail you here when a task asks for it.') }))];
+        autocomplete: 'email' }), { help: t('We mail you here when a task asks for it.') })), summary];
   }
   if (!current) return [h('p', {}, t('None. An admin can enter one for you.'))];
   const parts = [h('p', {}, t('When a task asks for it, mail goes to {email}.', { email: current })),
     h('div', { class: 'actions' }, askingButton(t('Remove address'), t('Remove it?'), async () => {
       await save(null);
       parts.forEach((part) => part.remove());
-    }))];
+    })), summary];
   return parts;
+}
+
+/** When one gets a summary by mail: stored as soon as it is chosen. @param {string} name */
+function summaryField(name) {
+  const { user } = /** @type {Session} */ (store.state.session);
+  const clock = formatter({ hour: '2-digit', minute: '2-digit' });
+  const hours = [...Array(24).keys()].map((hour) => /** @type {[string, string]} */ (
+    [String(hour), clock.format(new Date(2000, 0, 1, hour))]));
+  const chosen = choice({ name: 'summary', onchange: () => act(chosen, async () => {
+    const hour = chosen.value;
+    user.summary = hour && { hour: Number(hour), zone: ZONE || 'UTC' } || null;
+    await request('PATCH', path({ name }), { summary: user.summary });
+    say(t('Saved.'), true);
+  }) }, [['', t('never')], ...hours], String(user.summary?.hour ?? ''));
+  return field(t('Summary of yesterday by mail'), chosen, {
+    help: t('A sentence about the day before; on Mondays also one about the last week.')
+      + (user.summary && user.summary.zone !== ZONE ? ` (${user.summary.zone})` : '') });
 }
 
 /** The tokens there are, and a form for one more. @param {Token[]} tokens */

@@ -2,10 +2,10 @@
 /** The rule of a schedule: its words, its times, and the fields that make it, with a preview. */
 import { request } from './api.js';
 import { h, setText } from './dom.js';
-import { unitWords } from './durations.js';
+import { ZONE, unitWords } from './durations.js';
 import { formatter } from './format.js';
 import { choice, field } from './forms.js';
-import { ZONE, number } from './functions.js';
+import { number } from './functions.js';
 import { locale, t } from './language.js';
 import { said } from './said.js';
 

@@ -2,13 +2,14 @@
 /** Schedules with their next runs: all, one, and the form of one. */
 import { get, isAdmin, mayChange, poll, request, store } from './api.js';
 import { find, h, icon, render, setText, table, textWith } from './dom.js';
+import { ZONE } from './durations.js';
 import { duration, statusWord, timeWords } from './format.js';
 import {
   badge, button, cell, change, choice, deleteButton, field, part, patchRows, pauseButton,
   pauseWords, say, sendingForm, taskLink, timeElement,
 } from './forms.js';
 import {
-  ZONE, argumentFields, argumentsFrom, introduction, needChange, optionFields, optionsFrom,
+  argumentFields, argumentsFrom, introduction, needChange, optionFields, optionsFrom,
   otherFunction, readFunctions, readQueues, showFunctions,
 } from './functions.js';
 import { t } from './language.js';

@@ -33,7 +33,8 @@
  *   max_running?: number|null}} User
  * @typedef {{address: string|null, current: boolean, created_at: string, seen_at: string}} Place
  *   where one is logged in
- * @typedef {{user: {name: string, role: 'admin'|'user'|'viewer', email: string|null}, mail: boolean,
+ * @typedef {{user: {name: string, role: 'admin'|'user'|'viewer', email: string|null,
+ *   summary: {hour: number, zone: string}|null}, mail: boolean,
  *   version: string, data: string|null, exposed: string[], looked_at: string|null, max_file_mb: number}} Session
  *
  * @typedef {{type?: string|string[], format?: string, enum?: unknown[], items?: Schema,

@@ -5,7 +5,7 @@ Any process that ticks may post it: the statement that moves `summary_at` change
 that is late, because no process ticked, is posted once.
 
 The figures are those of Metrics. The sums of all users' tasks are kept for whole hours of UTC. So in a zone
-with an offset of a half hour, a day begins up to an hour early.
+with an offset of a half hour, a day begins at the full hour before.
 """
 from __future__ import annotations
 

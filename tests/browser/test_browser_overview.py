@@ -55,6 +55,28 @@ class Overview(BrowserTestCase):
         browser.find("h1", "Overview")
         return browser
 
+    def test_a_sentence_each_sums_up_yesterday_and_last_week(self):
+        ids = self.add_failures("one", owner="bob") + [self.done("echo", "bob", text="a")]
+        yesterday = time.time() - 86400
+        self.site.rows("UPDATE activity SET at=%r" % yesterday)
+        bob = self.show("bob")
+        bob.see("Yesterday: 1 succeeded in 1 s of work, 1 failed (fail 1).", ".lead")
+        bob.see("Last week", ".lead")
+        self.assertEqual(len(ids), 2)
+
+    def test_the_summary_comes_by_mail_at_an_hour_of_ones_choice(self):
+        ana = self.open("ana", "#/account")
+        ana.find("h1", "Account")
+        self.assertFalse(ana.run("return document.querySelector('[name=summary]').checkVisibility()"))
+        ana.type("[name=email]", "ana@example.org")
+        ana.click("button", "Save address")
+        ana.find("[name=summary]")
+        ana.run("const e = document.querySelector('[name=summary]'); e.value = '7';"
+                "e.dispatchEvent(new Event('change'))")
+        ana.see("Saved.")
+        self.assertEqual(ana.api("GET", "api/session")["user"]["summary"]["hour"], 7)
+        ana.api("PATCH", "api/users/ana", {"email": None})
+
     def day(self, **more):
         """Figures of the last hours: 3 and 4 hours ago, and this one, nothing of those between."""
         now = int(time.time()) // HOUR * HOUR
