@@ -52,7 +52,7 @@ class View {
     this.refresh = async () => this.patch(await read(this.params));
     this.glance = ['running', 'waiting', 'failed', 'next'].map((name) => (
       h('li', {}, h('a', { 'data-name': name }, h('b'), h('span')))));
-    this.summary = h('p', { class: 'lead' });
+    this.summary = h('p', { class: 'help' });
     this.running = h('ul', { class: 'works' });
     this.idle = h('p', { class: 'help' });
     this.held = h('ul', { class: 'works' });

@@ -60,8 +60,8 @@ class Overview(BrowserTestCase):
         yesterday = time.time() - 86400
         self.site.rows("UPDATE activity SET at=%r" % yesterday)
         bob = self.show("bob")
-        bob.see("Yesterday: 1 succeeded in 1 s of work, 1 failed (fail 1).", ".lead")
-        bob.see("Last week", ".lead")
+        bob.see("Yesterday: 1 succeeded in 1 s of work, 1 failed (fail 1).", ".head + .help")
+        bob.see("Last week", ".head + .help")
         self.assertEqual(len(ids), 2)
 
     def test_the_summary_comes_by_mail_at_an_hour_of_ones_choice(self):
