@@ -192,7 +192,7 @@ export class TaskList {
   patchTabs() {
     const { counts } = this.page;
     const chosen = this.params.get('status') || '';
-    const names = STATUSES.filter((name) => name !== 'waiting' || counts[name]);
+    const names = STATUSES.filter((name) => name !== 'waiting' || counts[name] || name === chosen);
     if (this.tabs.childElementCount !== names.length + 1) {
       this.tabs.replaceChildren(...['', ...names].map((name) => h('a', { 'data-status': name },
         name ? statusWord(name) : t('all'), h('b'))));
