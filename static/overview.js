@@ -58,7 +58,7 @@ class View {
     this.held = h('ul', { class: 'works' });
     this.groups = h('ul', { class: 'works' });
     this.calm = h('p', { class: 'help' });
-    this.others = h('p', { class: 'help', hidden: true }, h('a'));
+    this.others = h('p', { class: 'help', hidden: true }, h('span'), ' · ', h('a'));
     this.coming = h('ul', { class: 'works coming' });
     this.line = h('div', { class: 'day', role: 'img' });
     this.none = h('p', { class: 'help' }, t('No schedule is due within 24 hours.'));
@@ -129,11 +129,12 @@ class View {
   }
 
   /** How many kinds of failures have no row, with a link to all. @param {Overview['failed']} failed */
-  patchOthers({ groups, other_count: count, other_kinds: kinds, since }) {
+  patchOthers({ count: all, groups, other_count: count, other_kinds: kinds, since }) {
     const hidden = groups.slice(GROUPS);
     this.others.hidden = !(kinds + hidden.length);
-    setText(find('a', this.others), restWords(kinds + hidden.length,
+    setText(find('span', this.others), restWords(kinds + hidden.length,
       hidden.reduce((sum, group) => sum + group.count, count)));
+    setText(find('a', this.others), `${t('all')} ${countWords(all)}`);
     setAttribute(find('a', this.others), 'href', this.listOf({ status: 'failed', ended_since: since }));
   }
 
