@@ -141,9 +141,12 @@ export class Picked {
   }
 }
 
-/** How many failed, if need be at least. @param {number} count @param {boolean} more */
-const failedBadge = (count, more) => badge('failed', more ? t('at least {count}', { count: countWords(count) })
-  : countWords(count));
+/** A count in words, if need be "at least". @param {number} count @param {boolean} more */
+export const atLeast = (count, more) => (
+  more ? t('at least {count}', { count: countWords(count) }) : countWords(count));
+
+/** How many failed. @param {number} count @param {boolean} more */
+const failedBadge = (count, more) => badge('failed', atLeast(count, more));
 
 /**
  * What failed for one reason, and what to do about it; `filter` are other filters.

@@ -9,7 +9,7 @@ import { badge, part, patchRows, timeElement } from './forms.js';
 import { Choices, History, ownerOf } from './history.js';
 import { t } from './language.js';
 import { firstSteps } from './list.js';
-import { groupRow, restWords } from './many.js';
+import { atLeast, groupRow, restWords } from './many.js';
 import { address } from './places.js';
 import { said } from './said.js';
 
@@ -110,7 +110,7 @@ class View {
     const owner = isAdmin() ? ownerOf(this.params) : '';
     const filter = { ended_since: failed.since, ...owner && { owner } };
     patchRows(this.groups, failed.groups.slice(0, GROUPS), (group) => `${group.function} ${group.error}`,
-      (group) => groupRow(group, filter, this.refresh));
+      (group) => groupRow(group, filter, this.refresh, failed.more));
     const rest = counts.running - shown.length;
     setText(this.idle, rest > 0 ? t('The first {count} of {all}.',
       { count: shown.length, all: countWords(counts.running) })
@@ -129,12 +129,12 @@ class View {
   }
 
   /** How many kinds of failures have no row, with a link to all. @param {Overview['failed']} failed */
-  patchOthers({ count: all, groups, other_count: count, other_kinds: kinds, since }) {
+  patchOthers({ count: all, groups, more, other_count: count, other_kinds: kinds, since }) {
     const hidden = groups.slice(GROUPS);
     this.others.hidden = !(kinds + hidden.length);
     setText(find('span', this.others), restWords(kinds + hidden.length,
       hidden.reduce((sum, group) => sum + group.count, count)));
-    setText(find('a', this.others), `${t('all')} ${countWords(all)}`);
+    setText(find('a', this.others), `${t('all')} ${atLeast(all, more)}`);
     setAttribute(find('a', this.others), 'href', this.listOf({ status: 'failed', ended_since: since }));
   }
 
@@ -152,7 +152,7 @@ class View {
       [countWords(counts.pending), waited === null ? t('pending')
         : t('pending, the oldest for {time}', { time: duration(waited) }),
       this.listOf({ status: 'pending' })],
-      [countWords(many) + (failed.more ? '+' : ''), t('failed in 24 hours'),
+      [atLeast(many, failed.more), t('failed in 24 hours'),
         this.listOf({ status: 'failed', ended_since: failed.since })],
       [due ? timeWords(new Date(due)) : '–', !due ? t('none planned')
         : due === nextAt ? t('the next scheduled task') : t('the next schedule'),

@@ -142,10 +142,10 @@ class FunctionPage {
   }
 
   /** @param {Failures} failed */
-  patchFailures({ groups, other_count: count, other_kinds: kinds }) {
+  patchFailures({ groups, more, other_count: count, other_kinds: kinds }) {
     const owner = isAdmin() ? this.owner : '';
     patchRows(this.failures, groups, ({ error }) => error || '', (group) => (
-      groupRow(group, { ...owner && { owner } }, () => {})));
+      groupRow(group, { ...owner && { owner } }, () => {}, more)));
     setText(this.calm, kinds ? restWords(kinds, count) : groups.length ? '' : t('Nothing failed.'));
   }
 
