@@ -6842,7 +6842,7 @@ class Claims:
         taken = transaction.many("""
             UPDATE task SET status=RUNNING, claim=?, attempts=?, worker_id=?, lease_boot=?,
                 lease_monotonic=?, lease_wall=?, started_at=?, reason=NULL, progress=NULL,
-                message=NULL, error_type=NULL, error_message=NULL
+                message=NULL, samples=NULL, error_type=NULL, error_message=NULL
             WHERE id=? AND status=PENDING""", [
                 (row["claim"], row["attempts"], worker_id, *lease, now, row["id"])
                 for row in rows])
@@ -6862,13 +6862,14 @@ class Claims:
                 for row in rows], now)
 
     def renew(self, transaction, task_id, claim, now,
-              seconds=None):
-        """Renew a claim for another lease; return False if it was lost.
+              seconds=None, samples=None):
+        """Renew a claim for another lease; return False if it was lost. None keeps the stored samples.
 
         The first renewal by a remote worker also confirms its claim.
         """
+        new = {"samples": dump_json(samples)} if samples else {}
         return transaction.update(
-            "task", {"claim": claim, **self.leases.new(now, seconds)},
+            "task", {"claim": claim, **self.leases.new(now, seconds), **new},
             "id=? AND status=RUNNING AND claim IN (?, ?)", (task_id, claim, UNCONFIRMED + claim)) == 1
 
     def report(self, transaction, task_id, claim, progress,
@@ -6948,7 +6949,8 @@ class Claims:
             UPDATE task SET status=?, reason=?, turn=?, run_at=?, retries_left=retries_left-?,
                 crashes=crashes+?, interruptions=interruptions+?, put_backs=put_backs+?,
                 unknown_since=?, result=?, error_type=?, error_message=?, finished_at=?,
-                lease_boot=NULL, lease_monotonic=NULL, lease_wall=NULL, cancel_requested=0
+                lease_boot=NULL, lease_monotonic=NULL, lease_wall=NULL, samples=NULL,
+                cancel_requested=0
             WHERE id=? AND status=RUNNING AND claim=?""", changes)
         transaction.insert_all("activity", notes)
         Followers.settle(transaction, now)

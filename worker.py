@@ -24,6 +24,7 @@ Contents (each room uses only the rooms above it)
     worker/django_tasks.py   Running Django's tasks.
     worker/runner.py         The child's side: runs one attempt after another.
     worker/log.py            The log pipe: an attempt's output on its way to the database.
+    worker/samples.py        Samples: CPU time and memory of a running attempt, read from /proc.
     worker/child.py          A runner as its worker sees it: pipes, life line, signals.
     worker/attempt.py        Attempts that the runner has in hand: watched, kept alive, ended.
     worker/place.py          Place: the worker's row and its lock.
@@ -2146,6 +2147,118 @@ class LogPipe:
             self.start += len(piece.encode("utf-8"))
 
 
+# worker/samples.py -----------------------------------------------------------
+#
+# Samples: CPU time and memory of a running attempt, read from /proc.
+#
+# A task often runs a program, so the descendants of the runner count, too. A process that ended has no file.
+# Its CPU time then counts for the parent that waited for it.
+#
+# Rules: a sample never raises an error. Without /proc there are no samples, for example on macOS. Hidden
+# processes do not count. A sample reads about FILES_MAX files at most.
+
+FILES_MAX = 1000                        # about 10 ms
+SAMPLES_MAX = 60
+
+
+class ProcessUse(NamedTuple):
+    """The resources that a process and its ended children have used, as /proc/PID/stat shows them."""
+
+    parent: "int"
+    ticks: "int"                          # CPU time
+    pages: "int"                          # resident memory
+
+
+class FamilyUse(NamedTuple):
+    """The resources that a process and its descendants have used."""
+
+    cpu_seconds: "float"
+    memory: "int"                         # resident bytes; shared ones count for each process
+
+
+class Sample(NamedTuple):
+    """The resources that an attempt has used, so many seconds after its start."""
+
+    seconds: "float"
+    cpu_seconds: "float"
+    memory: "int"
+
+
+def read_process(pid):
+    """Return the resources of a process; OSError if it is gone or hidden."""
+    with open("/proc/%d/stat" % pid, "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    return ProcessUse(int(fields[1]), sum(map(int, fields[11:15])), int(fields[21]))
+
+
+def scan_children():
+    """Return the children of each process; none if there are more than FILES_MAX processes."""
+    pids = []
+    with contextlib.suppress(OSError):
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    children = {}
+    for pid in pids if len(pids) <= FILES_MAX else ():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            children.setdefault(read_process(pid).parent, []).append(pid)
+    return children
+
+
+def read_family(root):
+    """Return the resources of a process and of each descendant that can be read."""
+    uses = []
+    pids, room = [root], FILES_MAX
+    is_listed = os.path.exists("/proc/%d/task/%d/children" % (root, root))  # not by all kernels
+    scanned = {} if is_listed else scan_children()
+    while pids and room > 0:
+        pid = pids.pop(0)
+        room -= 1
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            uses.append(read_process(pid))
+            pids += scanned.get(pid, ())
+            for thread in os.listdir("/proc/%d/task" % pid)[:room] if is_listed else ():
+                room -= 1
+                with open("/proc/%d/task/%s/children" % (pid, thread), "rb") as file:
+                    pids += map(int, file.read().split())
+    return uses
+
+
+def measure_family(root):
+    """Return the resources of a process and its descendants; None if /proc does not show the process."""
+    uses = read_family(root) if os.path.exists("/proc/%d/stat" % root) else []
+    if not uses:
+        return None
+    return FamilyUse(sum(use.ticks for use in uses) / os.sysconf("SC_CLK_TCK"),
+                     sum(use.pages for use in uses) * os.sysconf("SC_PAGE_SIZE"))
+
+
+class Samples:
+    """The samples of an attempt: at most SAMPLES_MAX over its whole life, and always the last two."""
+
+    def __init__(self):
+        self._early = []
+        self._last = []
+        self._distance = jobqueue.RENEW_SECONDS     # least seconds between two early ones
+
+    def add(self, sample):
+        """Add a sample. CPU time never decreases, also if a process was not waited for."""
+        if self._last:
+            sample = sample._replace(cpu_seconds=max(sample.cpu_seconds, self._last[-1].cpu_seconds))
+        self._last.append(sample)
+        if len(self._last) > 2:
+            self._keep(self._last.pop(0))
+
+    def _keep(self, sample):
+        if self._early and sample.seconds - self._early[-1].seconds < self._distance:
+            return
+        self._early.append(sample)
+        if len(self._early) > SAMPLES_MAX - 2:
+            self._early, self._distance = self._early[::2], 2 * self._distance
+
+    def all(self):
+        """Return the samples, the oldest first."""
+        return self._early + self._last
+
+
 # worker/child.py -------------------------------------------------------------
 #
 # A runner as its worker sees it: pipes, life line, signals.
@@ -2235,10 +2348,16 @@ class Child:
         self.ended = False              # the channel is closed, or a message was malformed
         self.has_leftovers = False      # a task has left changes in the runner
         self.tasks = self.memory = 0    # tasks handed over; peak memory in bytes
+        self.cpu_seconds = 0.0          # used before the attempt that runs
         self.files = files              # stamps of the files that the runner imports
         self.owner = None   # the owner whose tasks it runs, if each owner has a runner
         self.identity = self.process.pid, jobqueue.birth(self.process.pid)
         self.death = None
+
+    def set_ready(self):
+        """Let the runner get orders. Its CPU time so far is that of its start."""
+        used, self.ready = measure_family(self.process.pid), True
+        self.cpu_seconds = used.cpu_seconds if used else 0.0
 
     def hand_over(self, orders):
         """Send orders to be run one after another; return the worker's ends of their log pipes."""
@@ -2417,8 +2536,10 @@ class WatchedAttempt:
         self.log = LogPipe()            # empty until the task is handed over
         self.report = None       # progress that is not stored yet
         self.traceback = None       # the last piece of the log
-        # When it began; when the claim was last tested.
-        self.started = self._looked = self._clock.monotonic()
+        self.samples = None    # samples that are not stored yet
+        self._all_samples = None
+        # When it began; when the claim was last tested; when the last sample was due.
+        self.started = self._looked = self._sampled = self._clock.monotonic()
         # The last time at which the claim was safe. For a remote attempt: when the confirming call was sent.
         self._safe_at = row.get("claimed", self.started)
         self._is_doubted = False        # the last test did not prove that the claim is safe
@@ -2543,9 +2664,9 @@ class WatchedAttempt:
         return max(0.0, min(LOOK_SECONDS, limit))
 
     def drop(self):
-        """Drop output and progress after they were stored, or because they cannot be stored."""
+        """Drop output, progress and samples after they were stored, or because they cannot be stored."""
         self.log.pieces = []
-        self.report = self.traceback = None
+        self.report = self.traceback = self.samples = None
 
     def _keep_alive(self, now):
         """Test the claim, store the output, and signal the runner if the attempt must end."""
@@ -2567,6 +2688,18 @@ class WatchedAttempt:
         elif now - self._signalled_at > GRACE_SECONDS:
             self._child.signal(signal.SIGKILL)
 
+    def _take_sample(self, now):
+        """Measure the runner if that is due: as often as a claim is renewed, so at no write of its own."""
+        if now - self._sampled <= jobqueue.RENEW_SECONDS:
+            return
+        self._sampled = now
+        used = measure_family(self._child.process.pid)
+        if used:
+            self._all_samples = self._all_samples or Samples()
+            cpu_seconds = max(0.0, used.cpu_seconds - self._child.cpu_seconds)
+            self._all_samples.add(Sample(round(now - self.started, 1), round(cpu_seconds, 2), used.memory))
+            self.samples = self._all_samples.all()
+
     def is_claim_safe(self, now):
         """Return True if, as far as this worker knows, no other worker can claim the task soon."""
         fence = self.lease_seconds() - jobqueue.LEASE_SECONDS + jobqueue.SELF_FENCE_SECONDS
@@ -2577,6 +2710,7 @@ class WatchedAttempt:
         reported = self.reported
         if reported is not None and self.ending != "lost":
             self._child.memory = reported.peak_memory or 0
+            self._child.cpu_seconds += reported.cpu_seconds or 0.0
             if self._signalled_at is None or self._has_returned:
                 return reported
             return self._ended(Death(0, reported.cpu_seconds or 0.0, reported.peak_memory or 0))
@@ -2632,7 +2766,7 @@ class Attempt(WatchedAttempt):
 
     def renew(self, transaction):
         """Hold the claim for another lease; False if it was lost."""
-        return self._claims.renew(transaction, *self.key, self._clock.now())
+        return self._claims.renew(transaction, *self.key, self._clock.now(), samples=self.samples)
 
     def _enqueue(self, requests):
         def add():
@@ -2671,6 +2805,7 @@ class Attempt(WatchedAttempt):
         if not (due and now - self._stored > STORE_SECONDS or self.log.is_full):
             return
         self._stored = now
+        self._take_sample(now)          # before the database is locked
         with contextlib.suppress(*TEMPORARY_ERRORS):
             with self._database.transaction(durable=False) as transaction:
                 if self.renew(transaction):
@@ -3008,10 +3143,11 @@ class Runners:
         if self._announcement is None:
             return False
         child.files = self._functions.store(self._announcement, child.files)
-        child.ready = not self._announcement.get("error")
-        if not child.ready:
+        if self._announcement.get("error"):
             child.end()
             self._broken_until = self._clock.monotonic() + BROKEN_RETRY_SECONDS
+        else:
+            child.set_ready()
         return child.ready
 
     def _listen(self, child):

@@ -60,7 +60,7 @@ ROOMS = {
     "worker.py": """
         worker/head worker/python_types worker/signatures worker/commands worker/requests
         worker/task_files worker/outcomes worker/leftovers worker/django_tasks worker/runner worker/log
-        worker/child worker/attempt worker/place worker/runners worker/recorder worker/worker
+        worker/samples worker/child worker/attempt worker/place worker/runners worker/recorder worker/worker
         worker/remote_site worker/remote worker/entry
         """.split(),
 }

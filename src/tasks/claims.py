@@ -19,7 +19,7 @@ from ..base.head import TYPE_CHECKING
 from ..base.types import NamedTuple
 from ..base.limits import DELETE, PENDING, RENEW_SECONDS, SCHEDULED, SUCCEEDED
 from ..base.errors import RETRY_MESSAGE, Busy
-from ..base.time_and_text import Every, machine_name, random_token, shorten
+from ..base.time_and_text import Every, dump_json, machine_name, random_token, shorten
 from ..store.connection import BY_CLAIM, BY_ID, Connection, Reader
 from ..store.database import Database
 from ..store.log_and_activity import activity_row, record_activity
@@ -241,7 +241,7 @@ class Claims:
         taken = transaction.many("""
             UPDATE task SET status=RUNNING, claim=?, attempts=?, worker_id=?, lease_boot=?,
                 lease_monotonic=?, lease_wall=?, started_at=?, reason=NULL, progress=NULL,
-                message=NULL, error_type=NULL, error_message=NULL
+                message=NULL, samples=NULL, error_type=NULL, error_message=NULL
             WHERE id=? AND status=PENDING""", [
                 (row["claim"], row["attempts"], worker_id, *lease, now, row["id"])
                 for row in rows])
@@ -261,13 +261,14 @@ class Claims:
                 for row in rows], now)
 
     def renew(self, transaction: Connection, task_id: int, claim: str, now: float,
-              seconds: float | None = None) -> bool:
-        """Renew a claim for another lease; return False if it was lost.
+              seconds: float | None = None, samples: Sequence[Sequence[float]] | None = None) -> bool:
+        """Renew a claim for another lease; return False if it was lost. None keeps the stored samples.
 
         The first renewal by a remote worker also confirms its claim.
         """
+        new = {"samples": dump_json(samples)} if samples else {}
         return transaction.update(
-            "task", {"claim": claim, **self.leases.new(now, seconds)},
+            "task", {"claim": claim, **self.leases.new(now, seconds), **new},
             "id=? AND status=RUNNING AND claim IN (?, ?)", (task_id, claim, UNCONFIRMED + claim)) == 1
 
     def report(self, transaction: Connection, task_id: int, claim: str, progress: float | None,
@@ -347,7 +348,8 @@ class Claims:
             UPDATE task SET status=?, reason=?, turn=?, run_at=?, retries_left=retries_left-?,
                 crashes=crashes+?, interruptions=interruptions+?, put_backs=put_backs+?,
                 unknown_since=?, result=?, error_type=?, error_message=?, finished_at=?,
-                lease_boot=NULL, lease_monotonic=NULL, lease_wall=NULL, cancel_requested=0
+                lease_boot=NULL, lease_monotonic=NULL, lease_wall=NULL, samples=NULL,
+                cancel_requested=0
             WHERE id=? AND status=RUNNING AND claim=?""", changes)
         transaction.insert_all("activity", notes)
         Followers.settle(transaction, now)

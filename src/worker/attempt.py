@@ -25,6 +25,7 @@ from jobqueue import (TYPE_CHECKING, Connection, Generic, JobQueue, JobQueueErro
 
 from .runner import BATCH_MAX, Refusal
 from .log import LogPipe
+from .samples import Sample, Samples, measure_family
 from .child import Child, Death
 
 if TYPE_CHECKING:
@@ -74,8 +75,10 @@ class WatchedAttempt:
         self.log = LogPipe()            # empty until the task is handed over
         self.report: Report | None = None       # progress that is not stored yet
         self.traceback: str | None = None       # the last piece of the log
-        # When it began; when the claim was last tested.
-        self.started = self._looked = self._clock.monotonic()
+        self.samples: list[Sample] | None = None    # samples that are not stored yet
+        self._all_samples: Samples | None = None
+        # When it began; when the claim was last tested; when the last sample was due.
+        self.started = self._looked = self._sampled = self._clock.monotonic()
         # The last time at which the claim was safe. For a remote attempt: when the confirming call was sent.
         self._safe_at: float = row.get("claimed", self.started)
         self._is_doubted = False        # the last test did not prove that the claim is safe
@@ -200,9 +203,9 @@ class WatchedAttempt:
         return max(0.0, min(LOOK_SECONDS, limit))
 
     def drop(self) -> None:
-        """Drop output and progress after they were stored, or because they cannot be stored."""
+        """Drop output, progress and samples after they were stored, or because they cannot be stored."""
         self.log.pieces = []
-        self.report = self.traceback = None
+        self.report = self.traceback = self.samples = None
 
     def _keep_alive(self, now: float) -> None:
         """Test the claim, store the output, and signal the runner if the attempt must end."""
@@ -224,6 +227,18 @@ class WatchedAttempt:
         elif now - self._signalled_at > GRACE_SECONDS:
             self._child.signal(signal.SIGKILL)
 
+    def _take_sample(self, now: float) -> None:
+        """Measure the runner if that is due: as often as a claim is renewed, so at no write of its own."""
+        if now - self._sampled <= jobqueue.RENEW_SECONDS:
+            return
+        self._sampled = now
+        used = measure_family(self._child.process.pid)
+        if used:
+            self._all_samples = self._all_samples or Samples()
+            cpu_seconds = max(0.0, used.cpu_seconds - self._child.cpu_seconds)
+            self._all_samples.add(Sample(round(now - self.started, 1), round(cpu_seconds, 2), used.memory))
+            self.samples = self._all_samples.all()
+
     def is_claim_safe(self, now: float) -> bool:
         """Return True if, as far as this worker knows, no other worker can claim the task soon."""
         fence = self.lease_seconds() - jobqueue.LEASE_SECONDS + jobqueue.SELF_FENCE_SECONDS
@@ -234,6 +249,7 @@ class WatchedAttempt:
         reported = self.reported
         if reported is not None and self.ending != "lost":
             self._child.memory = reported.peak_memory or 0
+            self._child.cpu_seconds += reported.cpu_seconds or 0.0
             if self._signalled_at is None or self._has_returned:
                 return reported
             return self._ended(Death(0, reported.cpu_seconds or 0.0, reported.peak_memory or 0))
@@ -289,7 +305,7 @@ class Attempt(WatchedAttempt):
 
     def renew(self, transaction: Connection) -> bool:
         """Hold the claim for another lease; False if it was lost."""
-        return self._claims.renew(transaction, *self.key, self._clock.now())
+        return self._claims.renew(transaction, *self.key, self._clock.now(), samples=self.samples)
 
     def _enqueue(self, requests: list[JsonObject]) -> None:
         def add() -> ToRunner:
@@ -328,6 +344,7 @@ class Attempt(WatchedAttempt):
         if not (due and now - self._stored > STORE_SECONDS or self.log.is_full):
             return
         self._stored = now
+        self._take_sample(now)          # before the database is locked
         with contextlib.suppress(*TEMPORARY_ERRORS):
             with self._database.transaction(durable=False) as transaction:
                 if self.renew(transaction):

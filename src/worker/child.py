@@ -30,6 +30,7 @@ from jobqueue import TYPE_CHECKING, NamedTuple, dump_json
 
 from .outcomes import LINE_MAX_BYTES
 from .runner import BATCH_MAX, MAXRSS_BYTES
+from .samples import measure_family
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -110,10 +111,16 @@ class Child:
         self.ended = False              # the channel is closed, or a message was malformed
         self.has_leftovers = False      # a task has left changes in the runner
         self.tasks = self.memory = 0    # tasks handed over; peak memory in bytes
+        self.cpu_seconds = 0.0          # used before the attempt that runs
         self.files = files              # stamps of the files that the runner imports
         self.owner: int | None = None   # the owner whose tasks it runs, if each owner has a runner
         self.identity = self.process.pid, jobqueue.birth(self.process.pid)
         self.death: Death | None = None
+
+    def set_ready(self) -> None:
+        """Let the runner get orders. Its CPU time so far is that of its start."""
+        used, self.ready = measure_family(self.process.pid), True
+        self.cpu_seconds = used.cpu_seconds if used else 0.0
 
     def hand_over(self, orders: Sequence[RunOrder]) -> list[int]:
         """Send orders to be run one after another; return the worker's ends of their log pipes."""

@@ -116,10 +116,11 @@ class Runners:
         if self._announcement is None:
             return False
         child.files = self._functions.store(self._announcement, child.files)
-        child.ready = not self._announcement.get("error")
-        if not child.ready:
+        if self._announcement.get("error"):
             child.end()
             self._broken_until = self._clock.monotonic() + BROKEN_RETRY_SECONDS
+        else:
+            child.set_ready()
         return child.ready
 
     def _listen(self, child: Child) -> Announcement | None:
