@@ -16,8 +16,9 @@
  *   result?: unknown}} Row a task as lists carry it
  * @typedef {Row & {arguments: Record<string, unknown>, result: unknown,
  *   blocked_text?: string|null, forecast?: Forecast|null,
- *   previous?: number|null, next?: number|null,
+ *   previous?: number|null, next?: number|null, samples?: Sample[]|null,
  *   predecessors?: Related[], followers?: Related[]}} Task
+ * @typedef {{seconds: number, cpu_seconds: number, memory: number}} Sample of a running task
  * @typedef {{before: number|null, expected_start: [string, string]|null,
  *   expected_end: [string, string]|null, reason: string|null, slow: boolean}} Forecast
  * @typedef {{id: number, finished_at: string, seconds: number|null, peak_memory: number|null}} Success

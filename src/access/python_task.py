@@ -247,6 +247,7 @@ class Task:
     finished_at: str | None
     arguments: JsonObject
     result: Any
+    samples: list[JsonObject] | None
     predecessors: list[JsonObject]
     followers: list[JsonObject]
     blocked: str | None

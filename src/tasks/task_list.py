@@ -97,6 +97,14 @@ def task_json(row: TaskRow, after: Sequence[int] | None = None, fields: Iterable
     return {**shown, **{name: FIELDS[name](row[name]) for name in fields}}
 
 
+def samples_json(row: TaskRow) -> list[JsonObject] | None:
+    """Return the samples of a running task; None if it has none."""
+    if row["status"] != RUNNING or not row["samples"]:
+        return None
+    names = "seconds", "cpu_seconds", "memory"
+    return [dict(zip(names, sample)) for sample in json.loads(row["samples"])]
+
+
 class Filter(NamedTuple):
     """A filter for tasks; None stands for any.
 
@@ -184,9 +192,10 @@ class TaskList:
         return row
 
     def full_json(self, row: TaskRow) -> JsonObject:
-        """Return a task with the last traceback, its predecessors and its followers."""
+        """Return a task with the last traceback, its samples, its predecessors and its followers."""
         shown = task_json(row, row["after_failure"] and self._after(row, AFTER_MAX),
                           files=self._given(row))
+        shown["samples"] = samples_json(row)
         shown["predecessors"] = self._related(row, "after_id", "task_id=? AND settled IN (0, 1, 2)")
         shown["followers"] = self._related(row, "task_id", "settled IN (0, 1, 2) AND after_id=?")
         if shown["error"]:

@@ -17,7 +17,7 @@ TASK_KEYS = set(
     "id owner function summary queue status reason priority run_at unique_key after after_failure "
     "attempts crashes max_retries retries_left retry_delay retry_backoff timeout on_crash cancel_requested "
     "progress message error worker schedule created_at started_at finished_at arguments result "
-    "predecessors followers remove_on_success notify blocked blocked_text".split())
+    "samples predecessors followers remove_on_success notify blocked blocked_text".split())
 
 
 class Adding(WebTestCase):
@@ -315,8 +315,24 @@ class Finding(WebTestCase):
     def test_rows_leave_out_what_may_be_large(self):
         self.add("bob")
         self.assertEqual(set(self.bob.get("/api/tasks").json["tasks"][0]),
-                         TASK_KEYS - {"arguments", "result", "predecessors", "followers", "blocked",
-                                      "blocked_text"})
+                         TASK_KEYS - {"arguments", "result", "samples", "predecessors", "followers",
+                                      "blocked", "blocked_text"})
+
+    def test_a_running_task_tells_what_it_has_used(self):
+        task_id = self.add("bob")
+        path, samples = "/api/tasks/%d" % task_id, [[10.1, 0.5, 5 << 20], [20.2, 9.5, 6 << 20]]
+        self.assertIsNone(self.bob.get(path).json["samples"])
+        row = self.claim()
+        self.assertIsNone(self.bob.get(path).json["samples"])
+        with self.database.transaction() as transaction:
+            self.queue.claims.renew(transaction, task_id, row["claim"], self.clock.now(), samples=samples)
+        self.assertEqual(self.check(self.bob.get(path), 200)["samples"], [
+            {"seconds": 10.1, "cpu_seconds": 0.5, "memory": 5 << 20},
+            {"seconds": 20.2, "cpu_seconds": 9.5, "memory": 6 << 20}])
+        self.assertNotIn("samples", self.bob.get("/api/tasks").json["tasks"][0])
+        self.check(self.eve.get(path), 404)
+        self.end(row)
+        self.assertIsNone(self.bob.get(path).json["samples"])
 
     def test_pages_follow_each_other_without_gap_or_repetition(self):
         ids = self.add_many("bob", 25)
