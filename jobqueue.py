@@ -277,6 +277,7 @@ DELETE = 2                      # task.cancel_requested: 1 asks for a cancel, 2 
 
 LEASE_SECONDS = 60.0            # how long a claim holds without being renewed
 RENEW_SECONDS = 10.0
+SAMPLES_MAX = 60                # samples of the CPU time and memory of an attempt
 SELF_FENCE_SECONDS = 50.0       # time without a renewal after which a worker kills its runner
 TICK_SECONDS = 2.0              # time between ticks: a killed worker's task starts again within 5 s
 SLICE_SECONDS = 20.0            # longest work in one request of a program: hosts end longer requests
@@ -12189,7 +12190,7 @@ class Requests:
 # 4. A task that a running task adds belongs to the same owner. The Idempotency-Key of the call prevents that a
 #    repeated call adds it again.
 
-REMOTE_PROTOCOL = 1
+REMOTE_PROTOCOL = 2             # 2: a report may have samples
 WAIT_MAX_SECONDS = 20.0
 REMOTE_QUEUE = "remote"         # the queue of functions that declare no other
 REMOTE_MAX = 64                 # limit of a token's workers, and of queues that only remote workers serve
@@ -12202,6 +12203,9 @@ _ATTEMPT = {"id": integer_within(1, INTEGER_MAX), "claim": _NONCE}
 _HELD = {**_ATTEMPT, "progress": or_null(number_within(0, 1)), "message": or_null(text_up_to(500)),
          "log": {**_AT_MOST, "items": object_of(
              ("start", "text"), start=integer_within(0, INTEGER_MAX // 2), text=text_up_to(PIECE_BYTES))}}
+_SAMPLES = about({"type": "array", "maxItems": SAMPLES_MAX, "items": {
+    "type": "array", "minItems": 3, "maxItems": 3, "items": number_within(0, INTEGER_MAX)}},
+    "all so far, each as [seconds since the start, CPU seconds, bytes of memory]")
 HELLO = titled("Hello", object_of(
     ("session", "protocol", "machine", "version", "functions"),
     session=_NONCE, protocol=integer_within(1, 1000), machine=QUEUE_LIMITS["machines"]["items"],
@@ -12211,7 +12215,7 @@ TURN = titled("Turn", object_of(
     ("session", "sequence"),
     session=_NONCE, sequence=about(integer_within(1, INTEGER_MAX), "higher with each new call"),
     start={**_AT_MOST, "items": object_of(("id", "claim"), **_ATTEMPT)},
-    hold={**_AT_MOST, "items": object_of(("id", "claim"), **_HELD)},
+    hold={**_AT_MOST, "items": object_of(("id", "claim"), **_HELD, samples=_SAMPLES)},
     end={**_AT_MOST, "items": object_of(("id", "claim", "outcome"), **_HELD,
                                       outcome={"type": "object"})},
     claim=object_of(("claims",), claims={"type": "array", "maxItems": 64, "items": _NONCE},
@@ -12437,7 +12441,8 @@ class RemoteWorkers:
         """Renew a claim, and store the attempt's log and progress; return its state."""
         if task is None or task["id"] != attempt["id"]:
             return self._state(transaction, attempt, None)
-        self._claims.renew(transaction, attempt["id"], attempt["claim"], now, REMOTE_LEASE_SECONDS)
+        self._claims.renew(transaction, attempt["id"], attempt["claim"], now, REMOTE_LEASE_SECONDS,
+                           attempt.get("samples"))
         self._keep(transaction, attempt, task, now)
         return "cancel" if task["cancel_requested"] else "running"
 

@@ -2158,7 +2158,6 @@ class LogPipe:
 # processes do not count. A sample reads about FILES_MAX files at most.
 
 FILES_MAX = 1000                        # about 10 ms
-SAMPLES_MAX = 60
 
 
 class ProcessUse(NamedTuple):
@@ -2251,7 +2250,7 @@ class Samples:
         if self._early and sample.seconds - self._early[-1].seconds < self._distance:
             return
         self._early.append(sample)
-        if len(self._early) > SAMPLES_MAX - 2:
+        if len(self._early) > jobqueue.SAMPLES_MAX - 2:
             self._early, self._distance = self._early[::2], 2 * self._distance
 
     def all(self):
@@ -3606,6 +3605,9 @@ class Worker(Loop[Attempt]):
 
 
 
+
+
+
 def object_like(**properties):
     """Return the schema of an object with these keys. A newer version may send further keys."""
     return {**jobqueue.object_of(properties, **properties), "additionalProperties": True}
@@ -3620,7 +3622,7 @@ _WHOLE = integer_within(0, jobqueue.INTEGER_MAX)
 _ID, _CLAIM = integer_within(1, jobqueue.INTEGER_MAX), text_like("[0-9a-f]{32}", "must be a claim")
 ANSWERS = {
     "lease_seconds": object_like(
-        lease_seconds=number_within(1, 86400), settings=object_like(
+        lease_seconds=number_within(1, 86400), protocol=_WHOLE, settings=object_like(
             runner_tasks=_WHOLE, runner_memory=_WHOLE, runner_per_owner={"enum": ["yes", "no"]})),
     "attempts": object_like(
         attempts={"type": "object", "propertyNames": _CLAIM, "additionalProperties": {"type": "string"}},
@@ -3823,11 +3825,17 @@ class RemoteAttempt(WatchedAttempt):
             if json_bytes(log) > CALL_BYTES // 4:       # one larger piece still fits into a call
                 break
         item["log"] = log
+        if self._worker.protocol > 1:
+            self._take_sample(self._clock.monotonic())
+        if self.samples:
+            item["samples"] = self.samples
         return item
 
     def forget(self, item):
-        """Drop the output and the progress in a report that the site has."""
+        """Drop the output, the progress and the samples in a report that the site has."""
         del self.log.pieces[:len(item["log"])]
+        if item.get("samples") is self.samples:
+            self.samples = None
         if self.report and {**item, **self.report} == item:
             self.report = None
 
@@ -3938,6 +3946,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         self.clock = jobqueue.Clock
         super().__init__(self.clock, verbose)
         self.site, self.lease_seconds, self._spool = site, 0.0, spool
+        self.protocol = 1               # that of the site
         self.lock, self.stopping = spool.lock, ""
         self._settings.update(runner_tasks=10_000, runner_memory=512, runner_per_owner="no")
         self._runners = Runners(self.clock, spool.folder, self, self, self._settings)
@@ -4179,6 +4188,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
 
     def _handle_welcome(self, _, answer):
         self._is_known, self.lease_seconds = True, answer["lease_seconds"]
+        self.protocol = answer["protocol"]
         self._settings.update(answer["settings"])
         if not self._before:
             self._forget_former()

@@ -21,8 +21,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from ..base.head import TYPE_CHECKING
-from ..base.limits import (INTEGER_MAX, PIECE_BYTES, RENEW_SECONDS, SAMPLE_FUNCTION, STATUS_WORDS,
-                           VERSION)
+from ..base.limits import (INTEGER_MAX, PIECE_BYTES, RENEW_SECONDS, SAMPLE_FUNCTION, SAMPLES_MAX,
+                           STATUS_WORDS, VERSION)
 from ..base.errors import Conflict, Invalid, field_error, refusal, wrong
 from ..base.time_and_text import dump_json, shorten, storable
 from ..base.values import (BOUNDS, OPTION_SCHEMAS, TASK_DEFAULTS, TEXT, TEXT_FORMS, TEXT_OR_NULL,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from ..base.types import FieldError, JsonObject, TaskRow, WorkerRow
     from .people import Token
 
-REMOTE_PROTOCOL = 1
+REMOTE_PROTOCOL = 2             # 2: a report may have samples
 WAIT_MAX_SECONDS = 20.0
 REMOTE_QUEUE = "remote"         # the queue of functions that declare no other
 REMOTE_MAX = 64                 # limit of a token's workers, and of queues that only remote workers serve
@@ -60,6 +60,9 @@ _ATTEMPT = {"id": integer_within(1, INTEGER_MAX), "claim": _NONCE}
 _HELD = {**_ATTEMPT, "progress": or_null(number_within(0, 1)), "message": or_null(text_up_to(500)),
          "log": {**_AT_MOST, "items": object_of(
              ("start", "text"), start=integer_within(0, INTEGER_MAX // 2), text=text_up_to(PIECE_BYTES))}}
+_SAMPLES = about({"type": "array", "maxItems": SAMPLES_MAX, "items": {
+    "type": "array", "minItems": 3, "maxItems": 3, "items": number_within(0, INTEGER_MAX)}},
+    "all so far, each as [seconds since the start, CPU seconds, bytes of memory]")
 HELLO = titled("Hello", object_of(
     ("session", "protocol", "machine", "version", "functions"),
     session=_NONCE, protocol=integer_within(1, 1000), machine=QUEUE_LIMITS["machines"]["items"],
@@ -69,7 +72,7 @@ TURN = titled("Turn", object_of(
     ("session", "sequence"),
     session=_NONCE, sequence=about(integer_within(1, INTEGER_MAX), "higher with each new call"),
     start={**_AT_MOST, "items": object_of(("id", "claim"), **_ATTEMPT)},
-    hold={**_AT_MOST, "items": object_of(("id", "claim"), **_HELD)},
+    hold={**_AT_MOST, "items": object_of(("id", "claim"), **_HELD, samples=_SAMPLES)},
     end={**_AT_MOST, "items": object_of(("id", "claim", "outcome"), **_HELD,
                                       outcome={"type": "object"})},
     claim=object_of(("claims",), claims={"type": "array", "maxItems": 64, "items": _NONCE},
@@ -295,7 +298,8 @@ class RemoteWorkers:
         """Renew a claim, and store the attempt's log and progress; return its state."""
         if task is None or task["id"] != attempt["id"]:
             return self._state(transaction, attempt, None)
-        self._claims.renew(transaction, attempt["id"], attempt["claim"], now, REMOTE_LEASE_SECONDS)
+        self._claims.renew(transaction, attempt["id"], attempt["claim"], now, REMOTE_LEASE_SECONDS,
+                           attempt.get("samples"))
         self._keep(transaction, attempt, task, now)
         return "cancel" if task["cancel_requested"] else "running"
 

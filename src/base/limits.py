@@ -21,6 +21,7 @@ DELETE = 2                      # task.cancel_requested: 1 asks for a cancel, 2 
 
 LEASE_SECONDS = 60.0            # how long a claim holds without being renewed
 RENEW_SECONDS = 10.0
+SAMPLES_MAX = 60                # samples of the CPU time and memory of an attempt
 SELF_FENCE_SECONDS = 50.0       # time without a renewal after which a worker kills its runner
 TICK_SECONDS = 2.0              # time between ticks: a killed worker's task starts again within 5 s
 SLICE_SECONDS = 20.0            # longest work in one request of a program: hosts end longer requests

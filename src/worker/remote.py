@@ -58,6 +58,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         self.clock: AnyClock = jobqueue.Clock
         super().__init__(self.clock, verbose)
         self.site, self.lease_seconds, self._spool = site, 0.0, spool
+        self.protocol = 1               # that of the site
         self.lock, self.stopping = spool.lock, ""
         self._settings.update(runner_tasks=10_000, runner_memory=512, runner_per_owner="no")
         self._runners = Runners(self.clock, spool.folder, self, self, self._settings)
@@ -299,6 +300,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
 
     def _handle_welcome(self, _: Call, answer: JsonObject) -> None:
         self._is_known, self.lease_seconds = True, answer["lease_seconds"]
+        self.protocol = answer["protocol"]
         self._settings.update(answer["settings"])
         if not self._before:
             self._forget_former()

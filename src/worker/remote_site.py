@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from jobqueue import AnyClock, ClaimedTask, JsonObject, Schema
 
+    from .samples import Sample
+
 if TYPE_CHECKING:
     class RemoteTask(ClaimedTask):
         """A task from the site.
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
         progress: float | None
         message: str | None
         log: list[LogItem]
+        samples: list[Sample]
         outcome: JsonObject             # once the attempt has ended: the Outcome without its None values
 
     class RemoteQueue(Protocol):
@@ -63,6 +66,8 @@ if TYPE_CHECKING:
         def clock(self) -> AnyClock: ...
         @property
         def lease_seconds(self) -> float: ...
+        @property
+        def protocol(self) -> int: ...
         @property
         def site(self) -> RemoteSite: ...
         @property
@@ -82,7 +87,7 @@ _WHOLE = integer_within(0, jobqueue.INTEGER_MAX)
 _ID, _CLAIM = integer_within(1, jobqueue.INTEGER_MAX), text_like("[0-9a-f]{32}", "must be a claim")
 ANSWERS: dict[str, Schema] = {
     "lease_seconds": object_like(
-        lease_seconds=number_within(1, 86400), settings=object_like(
+        lease_seconds=number_within(1, 86400), protocol=_WHOLE, settings=object_like(
             runner_tasks=_WHOLE, runner_memory=_WHOLE, runner_per_owner={"enum": ["yes", "no"]})),
     "attempts": object_like(
         attempts={"type": "object", "propertyNames": _CLAIM, "additionalProperties": {"type": "string"}},
@@ -285,11 +290,17 @@ class RemoteAttempt(WatchedAttempt):
             if json_bytes(log) > CALL_BYTES // 4:       # one larger piece still fits into a call
                 break
         item["log"] = log
+        if self._worker.protocol > 1:
+            self._take_sample(self._clock.monotonic())
+        if self.samples:
+            item["samples"] = self.samples
         return item
 
     def forget(self, item: AttemptItem) -> None:
-        """Drop the output and the progress in a report that the site has."""
+        """Drop the output, the progress and the samples in a report that the site has."""
         del self.log.pieces[:len(item["log"])]
+        if item.get("samples") is self.samples:
+            self.samples = None
         if self.report and {**item, **self.report} == item:
             self.report = None
 

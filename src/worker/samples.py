@@ -15,7 +15,6 @@ import jobqueue
 from jobqueue import NamedTuple
 
 FILES_MAX = 1000                        # about 10 ms
-SAMPLES_MAX = 60
 
 
 class ProcessUse(NamedTuple):
@@ -108,7 +107,7 @@ class Samples:
         if self._early and sample.seconds - self._early[-1].seconds < self._distance:
             return
         self._early.append(sample)
-        if len(self._early) > SAMPLES_MAX - 2:
+        if len(self._early) > jobqueue.SAMPLES_MAX - 2:
             self._early, self._distance = self._early[::2], 2 * self._distance
 
     def all(self) -> list[Sample]:

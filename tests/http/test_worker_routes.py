@@ -92,6 +92,19 @@ class Life(RemoteTestCase):
         self.assertEqual((shown["status"], shown["result"]), ("succeeded", {"ok": True}))
         self.assertEqual(self.bob.get("/api/tasks/%d/log" % task_id).json["text"], "one\n")
 
+    def test_its_samples_are_kept_while_the_task_runs(self):
+        task = self.begin()
+        held = {**self.named(task), "samples": [[10.5, 9, 4096], [20.5, 19.25, 8192]]}
+        self.assertGreaterEqual(self.hello()["protocol"], 2)
+        self.turn(hold=[held])
+        self.turn(hold=[self.named(task)])
+        shown = self.ana.get("/api/tasks/%d" % task["id"]).json
+        self.assertEqual([sample["memory"] for sample in shown["samples"]], [4096, 8192])
+        for wrong in ([[1, 2]], [[1, 2, -3]], [[1, 2, "3"]], [[1, 2, 3]] * 61, {}, "x"):
+            self.turn(422, hold=[{**held, "samples": wrong}])
+        self.finish(task)
+        self.assertIsNone(self.ana.get("/api/tasks/%d" % task["id"]).json["samples"])
+
     def test_it_is_among_the_workers_and_takes_nobodys_place(self):
         self.change_settings(NbMaxWorker=1)
         [worker] = self.check(self.ana.get("/api/workers"), 200)["workers"]
@@ -109,7 +122,7 @@ class Life(RemoteTestCase):
 
     def test_one_with_a_newer_protocol_is_told_so_in_a_sentence(self):
         error = self.hello(session=nonce(7), status=422, protocol=jobqueue.REMOTE_PROTOCOL + 1)
-        self.assertIn("this site speaks 1: its jobqueue.py is older than this worker", error["detail"])
+        self.assertIn("this site speaks 2: its jobqueue.py is older than this worker", error["detail"])
         self.assertEqual(len(self.queue.workers.rows()), 1)
 
     def test_its_functions_are_offered_while_it_lives(self):

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import jobqueue
 import worker
 from tests.helpers.between import Between, Tunnel, make_certificate
+from tests.helpers.faults import plant
 from tests.helpers.support import Site, function_json, need, wait_until
 
 TASKS = '''
@@ -188,6 +189,15 @@ class Working(RemoteCase):
         wait_until(lambda: not self.spooled())
         self.assertEqual(list((self.machine.home / "data-remote").glob("*/work-*/*")), [])
         self.assertFalse(self.machine.data.exists(), "it needs no database")
+
+    def test_its_cpu_time_and_memory_are_seen_while_it_runs(self):
+        plant(self.machine, "\nRENEW_SECONDS = 1.0\n")
+        self.begin()
+        task_id = self.add(until="go")
+        [first, *_] = wait_until(lambda: self.site.json("show", task_id)["samples"])
+        self.assertGreater(first["memory"], 1 << 20)
+        self.let_go()
+        self.assertIsNone(self.wait(task_id)["samples"])
 
     def test_tasks_are_added_from_inside_for_the_same_owner(self):
         self.begin()

@@ -81,8 +81,8 @@ class Keeping(unittest.TestCase):
     def test_a_day_keeps_at_most_sixty_over_all_of_it(self):
         count = 86400 * 2 // 21
         kept, most = self.keep(count)
-        self.assertEqual(most, worker.SAMPLES_MAX)
-        self.assertGreater(len(kept), worker.SAMPLES_MAX // 2)
+        self.assertEqual(most, jobqueue.SAMPLES_MAX)
+        self.assertGreater(len(kept), jobqueue.SAMPLES_MAX // 2)
         self.assertEqual([sample.memory for sample in (kept[0], *kept[-2:])], [1, count - 1, count])
         gaps = [after.seconds - before.seconds for before, after in zip(kept[:-2], kept[1:-2])]
         self.assertLess(max(gaps), 2 * min(gaps))
@@ -152,6 +152,31 @@ class Taking(TestCase):
         self.clock.advance(3600)
         self.claim()
         self.assertIsNone(self.stored())
+
+
+class Reporting(TestCase):
+    """What a worker of another machine tells its site."""
+
+    def attempt(self, protocol):
+        self.add()
+        there = Mock(clock=self.clock, protocol=protocol)
+        attempt = worker.RemoteAttempt(there, Mock(cpu_seconds=0.0), self.claim())
+        self.clock.advance(10.1)
+        return attempt
+
+    def test_samples_are_sent_until_the_site_has_them(self):
+        with patch.object(worker, "measure_family", return_value=SAMPLE):
+            attempt = self.attempt(2)
+            lost, again = attempt.item(), attempt.item()
+            self.assertEqual(lost["samples"], [(10.1, 1.5, 5 << 20)])
+            self.assertEqual(lost, again)
+            attempt.forget(again)
+            self.assertNotIn("samples", attempt.item())
+            self.clock.advance(10.1)
+            self.assertEqual(len(attempt.item()["samples"]), 2)
+
+    def test_an_older_site_gets_none(self):
+        self.assertNotIn("samples", self.attempt(1).item())
 
 
 if __name__ == "__main__":
