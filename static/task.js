@@ -65,6 +65,7 @@ class TaskView {
     this.bar = h('progress', { 'aria-label': t('Progress') });
     this.estimate = h('span');
     this.progress = h('div', { class: 'progress' }, this.bar, this.estimate);
+    this.samples = h('div', { class: 'help samples' });
     this.actions = h('div', { class: 'actions' });
     this.copy = button(t('Copy link'), () => this.copyLink());
     this.tell = button('', () => this.changeTelling());
@@ -85,7 +86,7 @@ class TaskView {
     render('', h('div', { class: 'bar back' }, h('a', { href: listPlace }, t('← Tasks')), this.near),
       h('h1', { tabindex: -1 }, name, ' ', h('bdi', { class: 'summary' }, summary)),
       h('div', { class: 'sentence' }, this.badge, this.sentence), this.facts, this.progress,
-      this.actions, this.telling,
+      this.samples, this.actions, this.telling,
       this.outcome, this.worked, h('div', { class: 'columns' }, this.before.root, this.behind.root),
       this.files.root, this.log.root, this.values, this.timeline, this.details);
     this.patch();
@@ -124,6 +125,7 @@ class TaskView {
     patchState(this.badge, task);
     setText(this.sentence, sentence);
     this.patchProgress();
+    this.patchSamples().catch(() => null);
     this.before.patch(task.predecessors);
     this.behind.patch(task.followers);
     this.patchNear();
@@ -146,6 +148,15 @@ class TaskView {
     bar.value = progress || 0;
     const percent = progress !== null && `${Math.floor(progress * 100)} %`;
     setText(this.estimate, [percent, message, estimate(task)].filter(Boolean).join(' · '));
+  }
+
+  /** CPU and memory of the run, once there are two samples; their line has its room before. */
+  async patchSamples() {
+    const { samples, status } = this.task;
+    this.samples.hidden = status !== 'running';
+    if (!samples?.[1]) return this.samples.replaceChildren();
+    const { showSamples } = await import('./samples.js');
+    return showSamples(this.samples, samples);
   }
 
   /** What can be done in this state. */

@@ -3,7 +3,8 @@ import json
 import unittest
 
 from tests.helpers.browser import ELEMENT, BrowserTestCase
-from tests.helpers.support import wait_until
+from tests.helpers.support import function_json, wait_until
+from tests.helpers.web import Visitor
 
 TASKS = r'''
 import json
@@ -288,6 +289,63 @@ class Top(TaskCase):
         reply = self.program("ana").post("/api/schedules/%d/run" % schedule)
         ana.go("#/tasks/%d" % reply.json["id"])
         ana.see("added from schedule %d" % schedule, "ol.timeline")
+
+
+class Used(TaskCase):
+    """CPU and memory of a running task: a worker elsewhere reports what the test says."""
+
+    def setUp(self):
+        super().setUp()
+        self.worker, self.sequence = Visitor(self.base, token=self.site.token("ana", "worker")), 0
+        self.ask("hello", protocol=2, machine="strong", version="1.0.0", functions=[function_json("render")])
+        number = self.add("render")
+        [self.task] = self.turn(claim={"claims": ["c" * 32]})["tasks"]
+        self.item = {"id": number, "claim": self.task["claim"]}
+        self.turn(start=[self.item])
+        self.ana = self.show(number)
+
+    def ask(self, path, **given):
+        reply = self.worker.post("/api/worker/" + path, {"session": "5" * 32, **given})
+        self.assertEqual(reply.status, 200, reply.text)
+        return reply.json
+
+    def turn(self, **given):
+        self.sequence += 1
+        return self.ask("turn", sequence=self.sequence, **given)
+
+    def hold(self, *samples):
+        self.turn(hold=[{**self.item, "samples": samples}])
+
+    def top_of_actions(self):
+        return self.ana.run("return document.querySelector('.actions').getBoundingClientRect().top")
+
+    def is_loaded(self):
+        return self.ana.run("return performance.getEntriesByType('resource')"
+                            ".some(({ name }) => name.endsWith('/samples.js'))")
+
+    def test_they_appear_with_the_second_sample_and_move_nothing(self):
+        ana, top = self.ana, self.top_of_actions()
+        self.hold([10, 2.5, 200 << 20])
+        self.turn(hold=[{**self.item, "message": "one so far"}])
+        ana.see("one so far", ".progress")
+        self.assertFalse(self.is_loaded())
+        self.turn(hold=[{**self.item, "message": None}])
+        self.hold([10, 2.5, 800 << 20], [20, 12.2, 412 << 20])
+        ana.see("CPU 97 %", ".samples")
+        ana.see("· 412 MB", ".samples")
+        ana.see_no("one so far", ".progress")
+        self.assertEqual(self.top_of_actions(), top)
+        self.assertEqual(ana.run(
+            "return [...document.querySelectorAll('.samples svg[role=img]')].map((svg) => ["
+            "svg.getAttribute('aria-label'), svg.firstChild.getAttribute('points')])"), [
+                ["CPU over the run: at most 97 %", "32,11.5 64,1.42"],
+                ["Memory over the run: at most 800 MB", "32,1 64,7.79"]])
+        self.hold([10, 2.5, 800 << 20], [20, 12.2, 412 << 20], [30, 32.2, 1 << 30])
+        ana.see("CPU 200 %", ".samples")
+        ana.see("· 1 GB", ".samples")
+        self.turn(end=[{**self.item, "outcome": {"kind": "succeeded"}}])
+        ana.see("succeeded", ".sentence")
+        self.assertEqual(ana.text(".samples"), "")
 
 
 class Result(TaskCase):
