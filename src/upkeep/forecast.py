@@ -141,13 +141,13 @@ class Forecast:
 
     def _read(self) -> Plan:
         """Make a plan for the living workers and for those that will be started."""
-        homes: dict[int, CrewKey] = {
+        crew_of_worker: dict[int, CrewKey] = {
             worker_id: (machine, functions, limits)
             for worker_id, machine, functions, limits in self._database.all(
                 "SELECT worker.id, machine, CASE mode WHEN 'remote' THEN functions END, limits "
                 "FROM worker LEFT JOIN token ON token.id=token_id")}
         here: CrewKey = (self._claims.machine, None, None)
-        sizes, come = collections.Counter(homes.values()), 0.0
+        sizes, come = collections.Counter(crew_of_worker.values()), 0.0
         mode, cron = self._modes.decide().mode, self._tick_history.visitor("cron")
         lives = sum(size for (_, functions, _), size in sizes.items() if functions is None)
         room = self._settings.get("NbMaxWorker") - lives
@@ -160,7 +160,7 @@ class Forecast:
         crews = {key: self._crew(size, *key) for key, size in sizes.items()}
         for place in crews[here] if come else ():
             place.free = Moment(come)
-        return Plan(self._database, self._metrics.runs(), crews, homes)
+        return Plan(self._database, self._metrics.runs(), crews, crew_of_worker)
 
     def _crew(self, size: int, machine: str, functions: str | None, limits: str | None) -> list[WorkerSlot]:
         allowed = json.loads(limits or "{}").get("queues")

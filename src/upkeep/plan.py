@@ -2,12 +2,13 @@
 
 1. Metrics keep the times of the latest attempts of each function. RunTimes has their mean, their variance
    and the standard error of the mean.
-2. A Plan gives the first PLANNED_ROWS tasks of each queue to workers in the order in which they become
-   free. It keeps the order of claims, and the limits of queues and owners. A task takes the mean time of
-   its function's attempts, multiplied by the expected number of attempts.
-3. The variances of the tasks of a worker are added. That of a start is divided by the number of workers that
-   share the work before it. The time until a start or an end is assumed to be lognormal (the method of
-   Fenton and Wilkinson). A forecast is the range from its 20th to its 80th percentile.
+2. A Plan goes through the first PLANNED_ROWS tasks of each queue in the order of claims, and gives each task
+   to a worker: the one that becomes free last before the limits of queue and owner let the task start. If
+   none is free by then, it is the first that becomes free. A task takes the mean time of its function's
+   attempts, multiplied by the expected number of attempts.
+3. The variances of the tasks of a worker are added. The variance of a start is divided by the number of
+   workers that may share the tasks before it. The time until a start or an end is assumed to be lognormal
+   (the method of Fenton and Wilkinson). A forecast is the range from its 20th to its 80th percentile.
 4. The start of a task behind the planned ones is extrapolated from the queue's pace.
 """
 from __future__ import annotations
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
     Range = list[str]                   # [from, to], as RFC 3339
 
 PLANNED_ROWS = 500                 # tasks of each queue that are planned
-MIX_ROWS = 10_000               # at most this many tasks before a task are read, to learn their functions
-BEFORE_MAX = 200_000            # at most this many tasks before a task are counted
+MIX_ROWS = 10_000               # tasks ahead of a task whose functions are read, at most
+BEFORE_MAX = 200_000            # tasks ahead of a task that are counted, at most
 # After this progress and running time (seconds), the end of a task is predicted from its progress.
 PROGRESS_LEAST, PROGRESS_SECONDS = 0.05, 10.0
 PROGRESS_DEVIATION = 0.2            # standard deviation of that prediction, as a share of the remaining time
@@ -131,8 +132,8 @@ class Choice(NamedTuple):
     """The start of a task, its worker, and how many workers may work on the tasks before it."""
 
     start: Moment
-    place: WorkerSlot | None
-    places: int = 1
+    slot: WorkerSlot | None
+    sharing: int = 1
 
 
 class Expected(NamedTuple):
@@ -153,7 +154,11 @@ def before_values(task: QueuedTask) -> tuple[str, int, str, int, int, int]:
 
 
 def times_of(seconds: Sequence[float], unsuccessful: int = 0) -> RunTimes:
-    """Return the RunTimes of attempts. The variance counts one more time, half a mean off."""
+    """Return the RunTimes of attempts.
+
+    The variance is never 0: one deviation of half the mean is added to those of the attempts. The divisor
+    stays the number of attempts.
+    """
     count, mean = len(seconds), sum(seconds) / len(seconds)
     variance = (sum((each - mean) ** 2 for each in seconds) + (mean / 2) ** 2) / count
     return RunTimes(mean, variance, math.sqrt(variance / count), unsuccessful / count)
@@ -163,90 +168,94 @@ class Plan:
     """A plan of the running and pending tasks at one moment: when they will start and end."""
 
     def __init__(self, database: Database, runs: dict[str, list[LatestRun]],
-                 crews: dict[CrewKey, list[WorkerSlot]], homes: dict[int, CrewKey]) -> None:
+                 crews: dict[CrewKey, list[WorkerSlot]], crew_of_worker: dict[int, CrewKey]) -> None:
         self._database, self.now = database, database.clock.now()
         tried = {name: [run for run in latest if run.status in TRIED] for name, latest in runs.items()}
         self.runs = {name: latest for name, latest in tried.items() if latest}
         self._times = {name: times_of([run.seconds for run in latest],
                                       sum(run.status != "succeeded" for run in latest))
                        for name, latest in self.runs.items()}
-        self.places = [place for crew in crews.values() for place in crew]
-        self.queues = {name: row for place in self.places for name, row in place.queues.items()}
-        most: dict[str | int, int | None] = {name: row["max_running"] for name, row in self.queues.items()}
-        most.update(map(tuple, database.all("SELECT id, max_running FROM user")))
+        self.slots = [slot for crew in crews.values() for slot in crew]
+        self.queues = {name: row for slot in self.slots for name, row in slot.queues.items()}
+        max_running: dict[str | int, int | None] = {
+            name: row["max_running"] for name, row in self.queues.items()}
+        max_running.update(map(tuple, database.all("SELECT id, max_running FROM user")))
         # For each limited queue (name) and owner (id): when each of its max_running slots becomes free.
-        self._limits = {key: [NOW] * count for key, count in most.items()
-                        if count is not None and count < len(self.places)}
+        self._limits = {key: [NOW] * count for key, count in max_running.items()
+                        if count is not None and count < len(self.slots)}
         self._rates = {name: next_start(row, self.now) for name, row in self.queues.items()
                        if row["rate_count"] is not None}
-        self._opens = {name: Moment(max(0.0, rate.at - self.now)) for name, rate in self._rates.items()}
+        self._rate_allows_at = {name: Moment(max(0.0, rate.at - self.now))
+                                for name, rate in self._rates.items()}
         self._ends: dict[str, list[Moment]] = collections.defaultdict(list)     # of running tasks, by queue
         for row in database.all(RUNNING_ROWS):
-            self._run(row, crews.get(homes.get(row["worker_id"], ("", None, None)), []))
+            self._add_running(row, crews.get(crew_of_worker.get(row["worker_id"], ("", None, None)), []))
         self._plan({name: [QueuedTask(*row) for row in database.all(PENDING_ROWS, (name, PLANNED_ROWS))]
                     for name in sorted(self.queues)})
 
-    def _run(self, row: Row, crew: list[WorkerSlot]) -> None:
-        """Store when a running task ends, and give it to a worker of its crew that is free, if any."""
+    def _add_running(self, row: Row, crew: list[WorkerSlot]) -> None:
+        """Store when a running task ends. One free slot of its worker's crew counts as taken until then."""
         end = self.end_of_running(row)
         self._ends[row["queue"]].append(end)
         self._hold(row["queue"], row["owner_id"], end)
-        for place in [place for place in crew if place.free == NOW][:1]:
-            place.free = end
+        for slot in [slot for slot in crew if slot.free == NOW][:1]:
+            slot.free = end
 
     def end_of_running(self, row: Row) -> Moment:
         """Return when a running task, given by its row, will end. It may be newer than the plan."""
         elapsed: float = max(0.0, self.now - row["started_at"])
         progress: float = row["progress"] or 0
-        longer = [run.seconds - elapsed for run in self.runs.get(row["function"], ())
+        remaining_times = [run.seconds - elapsed for run in self.runs.get(row["function"], ())
                   if run.seconds > elapsed]
         if progress >= PROGRESS_LEAST and elapsed >= PROGRESS_SECONDS:
-            rest = elapsed * (1 - progress) / progress
-            return Moment(rest, (PROGRESS_DEVIATION * rest) ** 2)
+            remaining = elapsed * (1 - progress) / progress
+            return Moment(remaining, (PROGRESS_DEVIATION * remaining) ** 2)
         if row["function"] not in self.runs:
             return NEVER
         # A task that ran longer than all known attempts is assumed to need as long again.
-        return NOW.after(times_of(longer or [elapsed]))
+        return NOW.after(times_of(remaining_times or [elapsed]))
 
     def _plan(self, lanes: dict[str, list[QueuedTask]]) -> None:
         """Give tasks to workers, by priority. Queues take turns at the same priority."""
         self.lanes, self.planned = lanes, {}
-        self.rest = {name for name, lane in lanes.items() if len(lane) == PLANNED_ROWS}
-        least = max((lanes[name][-1].priority for name in self.rest), default=-math.inf)
+        self.partly_read = {name for name, lane in lanes.items() if len(lane) == PLANNED_ROWS}
+        lowest_planned = max((lanes[name][-1].priority for name in self.partly_read), default=-math.inf)
         ranks: collections.Counter[tuple[str, int]] = collections.Counter()
         order = []
         for task in (task for lane in lanes.values() for task in lane):
             ranks[task.queue, task.priority] += 1
             order.append((-task.priority, ranks[task.queue, task.priority], task.queue, task))
         for *_, task in sorted(order):
-            if task.priority < least:   # unread tasks of another queue may come first
+            if task.priority < lowest_planned:   # unread tasks of another queue may come first
                 self.planned[task.id] = Expected(NEVER, NEVER)
                 continue
-            start, place, places = self._choose(task)
-            self.planned[task.id] = self._expect(task, start, places)
-            if place:
-                place.free = start.after(self._times.get(task.function, UNKNOWN), self._repeat(task)[0])
-                self._hold(task.queue, task.owner_id, place.free)
-            if task.queue in self._opens:
-                self._opens[task.queue] = start._replace(at=start.at + self._rates[task.queue].interval)
+            start, slot, sharing = self._choose(task)
+            self.planned[task.id] = self._expect(task, start, sharing)
+            if slot:
+                slot.free = start.after(self._times.get(task.function, UNKNOWN),
+                                        self._expected_attempts(task)[0])
+                self._hold(task.queue, task.owner_id, slot.free)
+            if task.queue in self._rate_allows_at:
+                interval = self._rates[task.queue].interval
+                self._rate_allows_at[task.queue] = start._replace(at=start.at + interval)
 
     def _choose(self, task: QueuedTask) -> Choice:
         """Choose the worker of a task that is claimed after all tasks planned so far."""
         limits = [self._limits[key] for key in (task.queue, task.owner_id) if key in self._limits]
-        ready = max([NOW, self._opens.get(task.queue, NOW), *map(min, limits)])
-        serving = sorted((place for place in self.places if place.serves(task)),
-                         key=lambda place: place.free)
+        ready = max([NOW, self._rate_allows_at.get(task.queue, NOW), *map(min, limits)])
+        serving = sorted((slot for slot in self.slots if slot.serves(task)),
+                         key=lambda slot: slot.free)
         if not serving:
             return Choice(NEVER, None)
-        place = ([place for place in serving if place.free <= ready] or serving[:1])[-1]
-        return Choice(max(ready, place.free), place, min([len(serving), *map(len, limits)]))
+        slot = ([slot for slot in serving if slot.free <= ready] or serving[:1])[-1]
+        return Choice(max(ready, slot.free), slot, min([len(serving), *map(len, limits)]))
 
     def _hold(self, queue: str, owner_id: int, end: Moment) -> None:
         """Count a task against the limits of its queue and its owner until it ends."""
         for ends in [self._limits[key] for key in (queue, owner_id) if key in self._limits]:
             ends[ends.index(min(ends))] = end
 
-    def _repeat(self, task: QueuedTask) -> tuple[float, float]:
+    def _expected_attempts(self, task: QueuedTask) -> tuple[float, float]:
         """Return how many attempts a task takes on average, and the sum of the pauses between them."""
         chance, attempts, pauses = 1.0, 1.0, 0.0
         unsuccessful = self._times.get(task.function, UNKNOWN).unsuccessful
@@ -258,9 +267,10 @@ class Plan:
             pauses += chance * min(1.1 * pause, PAUSE_MAX)
         return attempts, pauses
 
-    def _expect(self, task: QueuedTask, start: Moment, places: int) -> Expected:
-        start = start._replace(variance=start.variance / places)
-        return Expected(start, start.after(self._times.get(task.function, UNKNOWN), *self._repeat(task)))
+    def _expect(self, task: QueuedTask, start: Moment, sharing: int) -> Expected:
+        start = start._replace(variance=start.variance / sharing)
+        times = self._times.get(task.function, UNKNOWN)
+        return Expected(start, start.after(times, *self._expected_attempts(task)))
 
     def of_pending(self, task: QueuedTask) -> Expected:
         """Return the start and end of a pending task.
@@ -274,10 +284,10 @@ class Plan:
         index = bisect.bisect([order_of(each) for each in lane], order_of(task))
         if index < len(lane):
             return self._expect(task, self.planned[lane[index].id].start, 1)
-        if task.queue in self.rest:
-            return self._expect(task, self._reach(task), 1)
-        start, _, places = self._choose(task)
-        return self._expect(task, start, places)
+        if task.queue in self.partly_read:
+            return self._expect(task, self._start_behind(task), 1)
+        start, _, sharing = self._choose(task)
+        return self._expect(task, start, sharing)
 
     def of_scheduled(self, task: QueuedTask, seconds: float) -> Expected:
         """Return the start and end of a task that is due in `seconds`."""
@@ -286,28 +296,28 @@ class Plan:
     def empty_at(self, name: str) -> Moment | None:
         """Return when the running and pending tasks of a queue will have ended; None if there are none.
 
-        If not all of them are planned, this is the start of a task behind them.
+        If not all of them are planned, the start of a task behind them stands for the ends of the others.
         """
         last = QueuedTask(INTEGER_MAX, 0, name, "", -INTEGER_MAX, 0, 0, 0, 0.0, 0.0)
-        ends = [self._reach(last)] if name in self.rest else []
+        ends = [self._start_behind(last)] if name in self.partly_read else []
         ends += self._ends.get(name, ())
         ends += [self.planned[task.id].end for task in self.lanes.get(name, ())]
         return max(ends, default=None)
 
-    def _reach(self, task: QueuedTask) -> Moment:
+    def _start_behind(self, task: QueuedTask) -> Moment:
         """Return the start of a task behind the planned ones, extrapolated from the queue's pace."""
         means = {name: times.mean for name, times in self._times.items()}
-        place = before_values(task)
-        count = self._database.value(COUNT_BEFORE, (*place, BEFORE_MAX))
-        mix = dict(map(tuple, self._database.all(MIX_BEFORE, (*place, MIX_ROWS))))
+        values = before_values(task)
+        count = self._database.value(COUNT_BEFORE, (*values, BEFORE_MAX))
+        mix = dict(map(tuple, self._database.all(MIX_BEFORE, (*values, MIX_ROWS))))
         work = sum(number * means.get(name, math.inf) for name, number in mix.items())
         lane = self.lanes[task.queue]
-        done = sum(means.get(each.function, 0.0) for each in lane[1:])
+        planned_work = sum(means.get(each.function, 0.0) for each in lane[1:])
         first, last = (self.planned[each.id].start for each in (lane[0], lane[-1]))
         if not mix:                     # no pending task is left before it
             return NOW
-        if not done or last.at == math.inf or work == math.inf:
+        if not planned_work or last.at == math.inf or work == math.inf:
             return NEVER
-        scale = work / sum(mix.values()) * count / done
+        scale = work / sum(mix.values()) * count / planned_work
         return Moment(first.at + (last.at - first.at) * scale, last.variance * scale,
                       last.standard_error * scale)
