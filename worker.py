@@ -51,6 +51,7 @@ def put_behind_python(folder: str) -> None:
 
 put_behind_python(os.path.dirname(os.path.realpath(__file__)))
 
+import _locale
 import _signal
 import _thread
 import builtins
@@ -1329,20 +1330,21 @@ def seconds_of(error):
 # it is restored. If a state cannot be restored, the worker replaces the runner. Quick functions run 15,000
 # times a second. So the rows of PROBES, which are read after each task, use modules in C where these are
 # quicker. SLOW_PROBES are read after the last task of a batch, after a task that caused an audit event in
-# CHANGES, and after one with leftovers.
+# SLOW_EVENTS, and after a task with a change that could not be restored.
 #
-# Rules: no module is imported for this. The state of a module that was not imported is the default. No row
-# sees the hidden state of an extension in C, or changes in the modules of tasks.py.
+# Rules: no probe imports a module. Of a module that is not imported, a probe returns the state that it would
+# have after its import. No row sees the hidden state of an extension in C, or changed variables of tasks.py
+# and of other modules of the owner's code.
 
 LIMITS = [getattr(resource, "RLIMIT_" + name)
                      for name in "FSIZE NOFILE AS CPU DATA NPROC STACK".split()
                      if hasattr(resource, "RLIMIT_" + name)]
-CHANGES = frozenset("resource.setrlimit resource.prlimit os.fork os.forkpty os.posix_spawn "
+SLOW_EVENTS = frozenset("resource.setrlimit resource.prlimit os.fork os.forkpty os.posix_spawn "
                     "os.system subprocess.Popen".split())
-VARIABLES = frozenset(("os.putenv", "os.unsetenv"))
+VARIABLE_EVENTS = frozenset(("os.putenv", "os.unsetenv"))
 ENVIRONMENT = os.environ                # the owner's code may replace os.environ
 TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
-HANDLED = [getattr(signal, "SIG" + name) for name in
+SIGNALS = [getattr(signal, "SIG" + name) for name in
                       "HUP INT QUIT ABRT ALRM TERM PIPE CHLD USR1 USR2 XCPU XFSZ VTALRM PROF".split()]
 _MODULES = sys.modules
 _DECIMAL = 28, "ROUND_HALF_EVEN", -999999, 999999, 1, 0     # the values of a fresh context
@@ -1359,8 +1361,8 @@ class Probe(NamedTuple):
 def text_streams():
     """Make the streams that functions print to, and set them as sys.stdout and sys.stderr.
 
-    The streams are opened on a pipe, because logs are pipes. A stream that is opened on a file asks for
-    its position again and again.
+    The streams are opened on a pipe, because logs are pipes. A stream that is opened on a file would say
+    that it is seekable.
     """
     streams = {}
     pipe = os.pipe()
@@ -1396,8 +1398,7 @@ def _read_settings():
 
 
 def _read_locale():
-    locale = _MODULES.get("_locale")
-    return time.tzname, locale.setlocale(locale.LC_ALL) if locale else None
+    return time.tzname, _locale.setlocale(_locale.LC_ALL)
 
 
 def _read_warnings():
@@ -1464,7 +1465,7 @@ def _put_start_method_back(before):
     _MODULES["multiprocessing"].set_start_method(before, force=True)
 
 
-def _read_functions():
+def _read_python_functions():
     return (os.write, os.read, os.open, os.close, os.dup, os.dup2, os.getpid, os._exit, print, open,
             time.sleep, time.time, time.monotonic, json.loads, json.dumps, signal.signal,
             len(builtins.__dict__), builtins.__import__)
@@ -1480,13 +1481,13 @@ def _read_children():
 
 PROBES = (
     Probe("a timer", lambda: list(map(_signal.getitimer, TIMERS))),
-    Probe("signal handlers", lambda: list(map(_signal.getsignal, HANDLED))),
+    Probe("signal handlers", lambda: list(map(_signal.getsignal, SIGNALS))),
     Probe("blocked signals", lambda: _signal.pthread_sigmask(signal.SIG_BLOCK, ())),
     Probe("environment variables",
           lambda: (os.environ is ENVIRONMENT, dict(getattr(ENVIRONMENT, "_data")))),
     Probe("sys.path", lambda: (list(sys.path), list(sys.meta_path), list(sys.path_hooks))),
     Probe("threads", _thread._count),
-    Probe("other functions of Python", _read_functions),
+    Probe("other functions of Python", _read_python_functions),
     Probe("other settings of Python", _read_settings),
     Probe("text streams", _read_streams),
     Probe("hooks of Python", _read_hooks),
@@ -1515,20 +1516,20 @@ class Leftovers:
     """The changes that tasks leave in this process, compared with its state before the first task."""
 
     def __init__(self):
-        self._changed = False           # the task caused an audit event in CHANGES
-        self._variables = set()     # names set by the task, perhaps by os.putenv()
-        sys.addaudithook(self._heed)
+        self._saw_slow_event = False           # the task caused an audit event in SLOW_EVENTS
+        self._variables = set()     # names that the task set or unset
+        sys.addaudithook(self._audit)
         self._before = [probe.read() for probe in PROBES]
-        self._slow = [probe.read() for probe in SLOW_PROBES]
-        self._free = None   # the lowest free descriptor before the batch
+        self._slow_before = [probe.read() for probe in SLOW_PROBES]
+        self._lowest_before = None   # the lowest free descriptor before the batch
         self._owner = None  # owner of the last task
         self._flush_c = None
-        self._modules = 0               # number of loaded modules when flush() last looked for C extensions
+        self._module_count = 0          # number of loaded modules when flush() last looked for C extensions
 
     def begin(self, owner, is_first):
         """Begin a task of an owner. Before the first task of a batch, note the lowest free descriptor."""
         if is_first:
-            self._free = lowest_free()
+            self._lowest_before = lowest_free()
         if owner != self._owner:        # a task must not foresee the random numbers of another owner
             self._owner = owner
             if "random" in _MODULES:
@@ -1541,8 +1542,8 @@ class Leftovers:
                 stream.flush()
             except Exception:
                 pass
-        if len(_MODULES) != self._modules:
-            self._modules = len(_MODULES)
+        if len(_MODULES) != self._module_count:
+            self._module_count = len(_MODULES)
             if self._flush_c is None and is_c_loaded():
                 import ctypes
                 self._flush_c = ctypes.CDLL(None).fflush
@@ -1553,26 +1554,26 @@ class Leftovers:
         """Restore the state; return the names of states that remain changed, or None."""
         if self._variables:
             self._put_variables_back()
-        now = [probe.read() for probe in PROBES]
-        changed = [] if now == self._before else self._put_back(now)
-        if not (changed or is_last or self._changed):
+        states = [probe.read() for probe in PROBES]
+        changed = [] if states == self._before else self._put_back(states)
+        if not (changed or is_last or self._saw_slow_event):
             return None
-        self._changed = False
-        for probe, before in zip(SLOW_PROBES, self._slow):
+        self._saw_slow_event = False
+        for probe, before in zip(SLOW_PROBES, self._slow_before):
             if probe.read() != before:
                 changed.append(probe.name)
-        for kind, limits in zip(LIMITS, self._slow[0] if changed else ()):
+        for kind, limits in zip(LIMITS, self._slow_before[0] if changed else ()):
             with contextlib.suppress(OSError, ValueError):
                 resource.setrlimit(kind, limits)    # with low limits even the outcome could not be sent
-        if not changed and self._free != lowest_free():
+        if not changed and self._lowest_before != lowest_free():
             gc.collect()                # an unreachable object may hold a file open
-            changed = ["an open file"] if self._free != lowest_free() else []
+            changed = ["an open file"] if self._lowest_before != lowest_free() else []
         return ", ".join(changed) or None
 
-    def _put_back(self, now):
+    def _put_back(self, states):
         """Restore changed states; return the names of those that cannot be restored."""
         remaining = []
-        for probe, before, value in zip(PROBES, self._before, now):
+        for probe, before, value in zip(PROBES, self._before, states):
             if value != before:
                 if probe.put_back:
                     probe.put_back(before)
@@ -1581,7 +1582,7 @@ class Leftovers:
         return remaining
 
     def _put_variables_back(self):
-        """Give the variables that the task set in C's environment their values in os.environ."""
+        """Set each variable that the task set or unset in C's environment to its value in ENVIRONMENT."""
         variables, self._variables = self._variables, set()
         for name in variables:
             value = getattr(ENVIRONMENT, "_data").get(name)
@@ -1591,10 +1592,10 @@ class Leftovers:
                 os.putenv(name, value)
         self._variables.clear()
 
-    def _heed(self, event, details):
-        if event in CHANGES:
-            self._changed = True
-        elif event in VARIABLES:
+    def _audit(self, event, details):
+        if event in SLOW_EVENTS:
+            self._saw_slow_event = True
+        elif event in VARIABLE_EVENTS:
             self._variables.add(os.fsencode(details[0]))
 
 

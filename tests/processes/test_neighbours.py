@@ -173,5 +173,32 @@ class Neighbours(ProcessCase):
                 self.assertEqual({name: state[name] for name in state if state[name] != fresh[name]}, {})
 
 
+class Importers(ProcessCase):
+    """Tasks that import modules only when they run."""
+
+    settings = {"linger": 5, "NbMaxWorker": 1, "nice": 0}
+    MODULES = ("subprocess", "locale", "decimal", "logging", "multiprocessing", "asyncio", "sqlite3", "ssl",
+               "csv", "urllib.request", "concurrent.futures", "email.message", "zoneinfo", "ctypes")
+
+    @classmethod
+    def setUpClass(cls):
+        cls.site = Site("""
+import importlib, os
+from jobqueue import task
+
+@task
+def use(module: str):
+    importlib.import_module(module)
+    return os.getpid()
+""", **cls.settings)
+        cls.addClassCleanup(cls.site.close)
+
+    def test_a_late_import_costs_no_runner(self):
+        ids = [self.site.add("use", module=module) for module in self.MODULES]
+        self.wait_for_all(ids)
+        runners = {module: self.row(task_id)["result"] for module, task_id in zip(self.MODULES, ids)}
+        self.assertEqual(len(set(runners.values())), 1, runners)
+
+
 if __name__ == "__main__":
     unittest.main()
