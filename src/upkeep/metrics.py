@@ -121,7 +121,7 @@ class Rollup:
             row = transaction.one("SELECT * FROM %s WHERE %s" % (
                 table, " AND ".join(name + "=?" for name in key)), values)
             if row:
-                sums.add(Sums.stored(row, key))
+                sums.add(Sums.from_row(row, key))
             transaction.upsert(table, key, sums.row())
         for function, runs in tally.runs.items():
             runs_text = transaction.value("SELECT runs FROM recent WHERE function=?", (function,))
@@ -254,7 +254,7 @@ class Metrics:
             keys = HOUR_KEYS[table]
             _, at, *place = tuple(row)[:len(keys)]
             if table == "worker_hour" or wants(*place):
-                yield PlaceSums(at, tuple(place), Sums.stored(row, keys))
+                yield PlaceSums(at, tuple(place), Sums.from_row(row, keys))
         for (table, at, names), sums in counted.tally.sums().items():
             if table == "worker_hour" or wants(*names):
                 yield PlaceSums(at, names, sums)

@@ -1,7 +1,8 @@
-"""Sums of the activity: values by table, hour and place.
+"""Sums of the activity by hour and place: how many events there were, and how long they took.
 
-Tally gathers values by table, hour and place, and makes Sums of them. A place is a function and queue, or a
-machine. Sums can be added, and so can their Times: these are histograms, which give percentiles.
+A place is a function and queue, or a machine. Tally gathers the values of each table (`hour` or
+`worker_hour`), hour and place, and makes Sums of them. Sums can be added, and so can their Times: these are
+histograms, which give percentiles.
 """
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ EVENTS = {"added": "added", "started": "started", "succeeded": "succeeded", "fai
           "cancelled": "cancelled", "retry": "retried", "crashed": "crashed",
           "interrupted": None, "put_back": None}
 WORKER_EVENTS = ("worker_started", "worker_ended", "worker_lost")
-BUCKETS_A_DOUBLING = (0.5, 2 ** -0.75, 2 ** -0.5, 2 ** -0.25)
+BUCKET_TOPS = (0.5, 2 ** -0.75, 2 ** -0.5, 2 ** -0.25)     # of the fractions that frexp() returns
 ZERO_BUCKET = -5000             # its top is 0.0
 ESCAPED = str.maketrans({"\\": r"\\", '"': r'\"', "\n": r"\n"})
 
@@ -59,7 +60,10 @@ class LatestRun(NamedTuple):
 
 
 class Shift(NamedTuple):
-    """A row of `shift`: a worker's machine, the moment up to which its life is counted, and its end."""
+    """A row of `shift`: a worker's machine, and the moment up to which its life is counted.
+
+    `ended_at` is when its end was recorded. A lost worker's life is counted to its last heartbeat.
+    """
 
     worker_id: int
     machine: str
@@ -85,7 +89,7 @@ def whole_steps(start: float, end: float, step: str) -> tuple[int, int]:
 
 
 def latest_runs(stored: str | None, more: Iterable[AnyRun]) -> list[LatestRun]:
-    """Return the newest RUNS_KEPT runs of a row of `recent` and of `more`, which are newer."""
+    """Return the newest RUNS_KEPT runs, oldest first: those in the JSON of a row of `recent`, then `more`."""
     runs = [LatestRun(*run) for run in json.loads(stored or "[]")]
     runs += [LatestRun(task_id, owner_id, status, round(seconds, 6))
              for task_id, owner_id, status, seconds in more]
@@ -98,13 +102,13 @@ def bucket_of(seconds: float) -> int:
     No logarithms are used, because their results differ between machines.
     """
     fraction, exponent = math.frexp(seconds)
-    within = bisect.bisect_left(BUCKETS_A_DOUBLING, fraction)
+    within = bisect.bisect_left(BUCKET_TOPS, fraction)
     return 4 * exponent + within if seconds else ZERO_BUCKET
 
 
 def bucket_top(number: int) -> float:
     """Return the longest time in a bucket."""
-    return math.ldexp(BUCKETS_A_DOUBLING[number % 4], number // 4)
+    return math.ldexp(BUCKET_TOPS[number % 4], number // 4)
 
 
 class Times:
@@ -123,13 +127,13 @@ class Times:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Times:
-        """Return the Times of these values, at least one."""
-        many = cls()
-        many.count, many.sum = len(values), math.fsum(values)
-        many.least, many.most = min(values), max(values)
-        many.buckets = {str(number): count for number, count in
+        """Return the Times of these values. There must be a value."""
+        times = cls()
+        times.count, times.sum = len(values), math.fsum(values)
+        times.least, times.most = min(values), max(values)
+        times.buckets = {str(number): count for number, count in
                         collections.Counter(map(bucket_of, values)).items()}
-        return many
+        return times
 
     def add(self, times: Times) -> None:
         """Add other times."""
@@ -183,7 +187,7 @@ class Sums(AnySums):
                    for name, values in cell.items())
 
     @classmethod
-    def stored(cls, row: Row, keys: Iterable[str]) -> Sums:
+    def from_row(cls, row: Row, keys: Iterable[str]) -> Sums:
         """Return the sums in a row of `hour` or `worker_hour`, without its keys."""
         return cls({name: Times(value) if name in HISTOGRAMS else value
                     for name, value in zip(row.keys(), row) if value and name not in keys})
@@ -209,19 +213,19 @@ class Sums(AnySums):
                 "cpu_seconds": round(self.get("cpu_seconds", 0.0), 6),
                 "peak_memory": self.get("peak_memory")}
 
-    def worker_json(self, base: int, executed: str) -> JsonObject:
+    def worker_json(self, expected: int, times_key: str) -> JsonObject:
         """Return the figures of workers as the API has them.
 
-        `base` is the number of tasks that a worker should do in an hour, or 0 if none is set. `executed`
-        is the name in the answer for the times of all attempts.
+        `expected` is the number of tasks that a worker should do in an hour, or 0 if none is set.
+        `times_key` is the name in the answer for the times of all attempts.
         """
         alive, busy, tasks = (self.get(name, 0) for name in (
             "alive_seconds", "busy_seconds", "tasks"))
         mean = tasks / alive * HOUR if alive else None
-        most = base or (tasks / busy * HOUR if busy and tasks else None)
-        share = mean / base if base and mean is not None else busy / alive if alive else None
+        most = expected or (tasks / busy * HOUR if busy and tasks else None)
+        share = mean / expected if expected and mean is not None else busy / alive if alive else None
         return {"alive_seconds": round(alive, 3), "busy_seconds": round(busy, 3), "tasks": tasks,
-                executed: self.get("executed", NO_TIMES).json(),
+                times_key: self.get("executed", NO_TIMES).json(),
                 "mean_throughput": mean and round(mean, 3),
                 "maximum_throughput": most and round(most, 3),
                 "utilization": share and round(share, 4)}
@@ -247,7 +251,7 @@ class Tally:
         return {key: Sums.of(cell) for key, cell in self._cells.items() if cell}
 
     def count(self, rows: Iterable[Row]) -> None:
-        """Count rows in the order of their ids. Rows with values of a wrong type are skipped."""
+        """Count rows, which must come in the order of their ids. Skip rows with values of a wrong type."""
         for row in rows:
             try:
                 self._count(*row)
@@ -256,34 +260,38 @@ class Tally:
 
     def _count(self, _: int, at: float, event: str, function: str | None, queue: str | None,
                waited: float | None, seconds: float | None, service: float | None,
-               cpu_seconds: float | None, peak_memory: int | None, task_id: int | None,
+               cpu_seconds: float | None, peak_memory: float | None, task_id: int | None,
                owner_id: int | None, worker_id: int | None, machine: str | None) -> None:
         if event in EVENTS and type(function) is type(queue) is str:
-            is_back, name = event == "put_back", EVENTS[event]
+            is_put_back, column = event == "put_back", EVENTS[event]
+            counts_at = at - (seconds or 0) if is_put_back else at     # the clock may have been set back
+            # A value of a wrong type raises an error here, before anything of its row is counted.
+            waited, seconds, service, cpu_seconds, peak_memory = (
+                None if value is None else sane(value)
+                for value in (waited, seconds, service, cpu_seconds, peak_memory))
+            run_of = task_id and int(task_id), owner_id and int(owner_id)
             hour = self._hour
-            if is_back or not hour <= at < hour + HOUR:
-                hour = self._hour = hour_of(at - (seconds or 0) if is_back else at)
+            if not hour <= counts_at < hour + HOUR:
+                hour = self._hour = hour_of(counts_at)
             cell = self._cells["hour", hour, (function, queue)]
-            if is_back:                 # the attempt ran no function
+            if is_put_back:             # the attempt ran no function
                 cell["started"].append(-1)
-            elif name:
-                cell[name].append(1)
+            elif column:
+                cell[column].append(1)
             if waited is not None:
-                cell["waited"].append(sane(waited))
+                cell["waited"].append(waited)
             if service is not None and event in ("succeeded", "failed"):
-                cell["service"].append(sane(service))
-            if seconds is not None and not is_back:     # an attempt ran
-                seconds = sane(seconds)
+                cell["service"].append(service)
+            if seconds is not None and not is_put_back:     # an attempt ran
                 if event == "succeeded":
                     cell["ran"].append(seconds)
                 if cpu_seconds:
-                    cell["cpu_seconds"].append(sane(cpu_seconds))
+                    cell["cpu_seconds"].append(cpu_seconds)
                 if peak_memory:
-                    cell["peak_memory"].append(int(sane(peak_memory)))
+                    cell["peak_memory"].append(int(peak_memory))
                 if worker_id is not None:
                     self._count_work(self.shifts.get(worker_id, NO_SHIFT), hour, at, seconds)
-                self.runs[function].append((task_id and int(task_id), owner_id and int(owner_id),
-                                            name or event, seconds))
+                self.runs[function].append((*run_of, column or event, seconds))
         elif event in WORKER_EVENTS and worker_id is not None:
             self._count_life(event, at, sane(waited or 0), int(worker_id), str(machine or ""))
 
@@ -292,20 +300,20 @@ class Tally:
         cell = self._cells["worker_hour", hour, (machine,)]
         cell["tasks"].append(1)
         cell["executed"].append(seconds)
-        if ended_at is not None:        # a worker's death may be noticed late
+        if ended_at is not None:        # the end of the worker was recorded before that of the attempt
             at = min(at, counted_to)
         if at - seconds >= hour:        # the usual case: the attempt began in the same hour
             cell["busy_seconds"].append(seconds)
         else:
             self.spread(machine, "busy_seconds", at - seconds, at)
 
-    def _count_life(self, event: str, at: float, silent: float, worker_id: int,
+    def _count_life(self, event: str, at: float, silent_seconds: float, worker_id: int,
                     machine: str) -> None:
         shift = self.shifts.get(worker_id)
         if event == "worker_started":
             shift = Shift(worker_id, machine, at + 0.0)
         elif shift and shift.ended_at is None:
-            end = at - silent
+            end = at - silent_seconds
             self.spread(shift.machine, "alive_seconds", shift.counted_to, end)
             shift = shift._replace(counted_to=end, ended_at=at)
         else:

@@ -177,12 +177,16 @@ class TestFold(Folding):
 
     @about_sqlite("PostgreSQL stores no text there")
     def test_text_where_numbers_should_be_stops_nothing(self):
-        self.write("INSERT INTO activity (at, event, function, queue, seconds, worker_id) "
-                   "VALUES (?, 'succeeded', 'add', 'default', 'x', 'y')", (self.clock.now(),))
+        for column in ("waited", "seconds", "service", "cpu_seconds", "peak_memory", "task_id", "owner_id"):
+            for event in ("succeeded", "started"):
+                self.write("INSERT INTO activity (at, event, function, queue, worker_id, %s) "
+                           "VALUES (?, '%s', 'add', 'default', 1, 'x')" % (column, event),
+                           (self.clock.now(),))
         self.write("INSERT INTO activity (at, event, function, queue) VALUES ('x', 'added', x'ff', 3)")
         self.note()
         self.fold()
-        self.assertEqual(self.figures()["totals"]["added"], 1)
+        totals = self.figures()["totals"]
+        self.assertEqual([totals[name] for name in ("added", "succeeded", "started")], [1, 0, 0])
 
     def test_after_a_standstill_the_tick_makes_up_for_it(self):
         self.patch(jobqueue, "FOLD_ROWS", 100)
