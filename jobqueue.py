@@ -51,7 +51,7 @@ Contents (each room uses only the rooms above it)
     upkeep/reaper.py               The Reaper: workers that died or are lost, and their tasks.
     upkeep/starter.py              The Starter: reserves a worker's row and starts the process.
     upkeep/catalogue.py            The functions of tasks.py, as a child process announced them.
-    upkeep/rollup.py               Sums of the activity: values by table, hour and place.
+    upkeep/rollup.py               Sums of the activity by hour and place: how many events there were, and how long they took.
     upkeep/metrics.py              Metrics: how much was done, and how long it waited and ran.
     upkeep/retention.py            Retention: removes old rows and files, a little at a time.
     upkeep/finding_table.py        FINDINGS: each thing that can be wrong here, or is worth knowing.
@@ -2970,7 +2970,7 @@ WAL_CHECKPOINT_BYTES = 4 << 20
 CHECKPOINT_PAUSE_SECONDS = 1.0
 MACHINE_SIGN_SECONDS = 60.0     # pause between two signs of life of a machine that uses the log
 MACHINE_SILENT_SECONDS = 150.0  # silence after which another machine may use the log
-AMONG_OTHERS = Exception()      # answer to each action of a group in which one failed: run it alone
+RUN_ALONE = Exception()         # answer to all actions of a group commit if one of several failed
 LOCAL_FILE_SYSTEMS = frozenset(
     "ext2 ext3 ext4 xfs btrfs zfs f2fs jfs reiserfs bcachefs tmpfs ramfs overlay simfs ufs".split())
 
@@ -2991,7 +2991,7 @@ def file_system(path):
 
 
 def up_seconds():
-    """Return the seconds since this system started."""
+    """Return for how many seconds this system has been running. Linux leaves out the time that it slept."""
     return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
@@ -3011,7 +3011,7 @@ class Journal:
     def __init__(self, database):
         self._database = database
         self.path = private_path(database, "journal.json")
-        self.file = file_identity(self.path)   # its identity changes with each write
+        self.identity = file_identity(self.path)    # changes with each write
         try:
             stored = json.loads(self.path.read_text("utf-8"))
             self.mode, self.machine, self._boot = stored["mode"], stored["machine"], stored.get("boot")
@@ -3068,7 +3068,7 @@ class Journal:
         if current.mode != self.mode or current.mode == "wal" and not current._is_ours():
             raise StorageBroken("The database is written in %s mode now, by the machine %s. Stop "
                                 "and start everything." % (current.mode.upper(), current.machine))
-        self.file = current.file
+        self.identity = current.identity
 
     def _is_ours(self):
         stored, boot = self._boot, boot_id()
@@ -3090,8 +3090,8 @@ class DataFile(Database):
         self._journal = Journal(self.path).admit(clock.now())
         self.journal = self._journal.mode
         self.has_own_disk = self.journal == "wal"
-        self._checkpoints = Every(CHECKPOINT_PAUSE_SECONDS, clock)
-        self._opened = (None, None)      # identities of the file and its log
+        self._checkpoint_timer = Every(CHECKPOINT_PAUSE_SECONDS, clock)
+        self._identities = (None, None)      # identities of the file and its log
         if self.journal == "wal":
             self._refuse_missing_log()
 
@@ -3101,14 +3101,14 @@ class DataFile(Database):
 
     def check_file(self):
         """Raise StorageBroken if the file or its log was removed or replaced: a write would be lost."""
-        if (file_identity(self.path), file_identity(self._wal)) != self._opened:
+        if (file_identity(self.path), file_identity(self._wal)) != self._identities:
             raise StorageBroken("The database %s or its log was removed or replaced while it was "
                                 "in use. Stop and start everything." % self.path)
-        if file_identity(self._journal.path) != self._journal.file:
+        if file_identity(self._journal.path) != self._journal.identity:
             self._journal.check()
 
     def wal_bytes(self):
-        """Return the size of the log; at most WAL_CHECKPOINT_BYTES while checkpoints keep up."""
+        """Return the size of the log. A checkpoint is due once it exceeds WAL_CHECKPOINT_BYTES."""
         try:
             return self._wal.stat().st_size
         except OSError:
@@ -3148,7 +3148,7 @@ class DataFile(Database):
         return link
 
     def _checkpoint(self, writer, reader):
-        """Make a checkpoint in a short time at most, while `writer` locks out all other writers."""
+        """Make a checkpoint while `writer` locks out all other writers. After 50 ms no new pass begins."""
         deadline, before, pages, copied = self.clock.monotonic() + 0.05, -1, 1, 0
         with contextlib.suppress(sqlite3.Error):
             writer.run("BEGIN IMMEDIATE")
@@ -3157,14 +3157,16 @@ class DataFile(Database):
                 _, pages, copied = reader.row("PRAGMA wal_checkpoint(PASSIVE)")
             writer.run("ROLLBACK")
             if copied == pages:
-                self._checkpoints.hasten(0.0)
+                self._checkpoint_timer.hasten(0.0)
                 if self.wal_bytes() > WAL_ALARM_BYTES:
-                    writer.run("PRAGMA application_id=0")   # this write starts a short log
+                    # The first write after a complete checkpoint starts the log anew, and SQLite cuts the
+                    # file to journal_size_limit. Any write will do.
+                    writer.run("PRAGMA application_id=0")
         writer.roll_back()
 
 
 class _Waiting:
-    """An action that a thread wants to run in a group commit, then also its result or error."""
+    """An action that a thread wants to run in a group commit. Afterwards `answer` has its result or error."""
 
     def __init__(self, action):
         self.action = action
@@ -3180,9 +3182,9 @@ class SqliteDatabase(DataFile):
     def __init__(self, folder, clock=Clock,
                  patience=WEB_PATIENCE_SECONDS):
         super().__init__(folder, clock, patience)
-        self._synchronous, self._rung_at = "", 0
-        self._gathering, self._is_led = threading.Condition(), False
-        self._wanted = []
+        self._synchronous, self._changes_before = "", 0
+        self._group_condition, self._is_led = threading.Condition(), False
+        self._waiting = []
         try:
             self._write_lock = WriteLock(self.folder / "turn.lock", clock)
             self._bell = Bell(self.folder / "bell")
@@ -3192,7 +3194,7 @@ class SqliteDatabase(DataFile):
             with self.deadline(patience):
                 self._reader = self._patiently(self._connect)
                 self._writer = self._patiently(self._connect)
-                self._opened = file_identity(self.path), file_identity(self._wal)
+                self._identities = file_identity(self.path), file_identity(self._wal)
                 self._check_schema()
         except BaseException:
             self.close()
@@ -3259,15 +3261,15 @@ class SqliteDatabase(DataFile):
         if threading.active_count() == 1:
             return self.alone(action)
         mine = _Waiting(action)
-        with self.deadline(self.patience), self._gathering:
-            self._wanted.append(mine)
+        with self.deadline(self.patience), self._group_condition:
+            self._waiting.append(mine)
             while not mine.answer:
                 if self._is_led:
-                    self._gathering.wait()
+                    self._group_condition.wait()
                 else:
                     self._lead(mine)
         error = mine.answer[1]
-        if error is AMONG_OTHERS:
+        if error is RUN_ALONE:
             return self.alone(action)
         if error:
             raise error
@@ -3278,22 +3280,22 @@ class SqliteDatabase(DataFile):
         group, self._is_led = [mine], True
         results = []
         failure = None
-        self._gathering.release()
+        self._group_condition.release()
         try:
             with self.transaction() as transaction:
-                group = self._wanted[:]
+                group = self._waiting[:]
                 results = [(waiting.action(transaction), None) for waiting in group]
             for waiting, answer in zip(group, results):
                 waiting.answer = answer
         except Exception as error:
-            failure = error if results or len(group) == 1 else AMONG_OTHERS
+            failure = error if results or len(group) == 1 else RUN_ALONE
         finally:
-            self._gathering.acquire()
+            self._group_condition.acquire()
             for waiting in group:
-                self._wanted.remove(waiting)
+                self._waiting.remove(waiting)
                 waiting.answer = waiting.answer or (None, failure or Busy(BUSY))
             self._is_led = False
-            self._gathering.notify_all()
+            self._group_condition.notify_all()
 
     def _begin(self, durable):
         mode = "FULL" if durable or self.journal != "wal" else "NORMAL"
@@ -3305,10 +3307,11 @@ class SqliteDatabase(DataFile):
 
     def _commit(self, durable):
         self._patiently(lambda: self._writer.run("COMMIT"))
-        if durable and self._writer.changes > self._rung_at:    # idle workers need no other commits
+        # Only a durable commit that changed rows can concern idle workers.
+        if durable and self._writer.changes > self._changes_before:
             self._bell.ring()
-        self._rung_at = self._writer.changes
-        if self.wal_bytes() > WAL_CHECKPOINT_BYTES and self._checkpoints.begin_if_due():
+        self._changes_before = self._writer.changes
+        if self.wal_bytes() > WAL_CHECKPOINT_BYTES and self._checkpoint_timer.begin_if_due():
             with self._looking, self._reading:      # this may wait for a long read
                 self._checkpoint(self._writer, self._reader)
 
@@ -8663,10 +8666,11 @@ class Catalogue:
 
 # upkeep/rollup.py ------------------------------------------------------------
 #
-# Sums of the activity: values by table, hour and place.
+# Sums of the activity by hour and place: how many events there were, and how long they took.
 #
-# Tally gathers values by table, hour and place, and makes Sums of them. A place is a function and queue, or a
-# machine. Sums can be added, and so can their Times: these are histograms, which give percentiles.
+# A place is a function and queue, or a machine. Tally gathers the values of each table (`hour` or
+# `worker_hour`), hour and place, and makes Sums of them. Sums can be added, and so can their Times: these are
+# histograms, which give percentiles.
 
 HOUR, SIX_HOURS, DAY, ALL_TIME = 3600, 21600, 86400, 0
 STEPS = {"hour": HOUR, "6h": SIX_HOURS, "12h": 43200, "day": DAY, "week": 7 * DAY}
@@ -8684,7 +8688,7 @@ EVENTS = {"added": "added", "started": "started", "succeeded": "succeeded", "fai
           "cancelled": "cancelled", "retry": "retried", "crashed": "crashed",
           "interrupted": None, "put_back": None}
 WORKER_EVENTS = ("worker_started", "worker_ended", "worker_lost")
-BUCKETS_A_DOUBLING = (0.5, 2 ** -0.75, 2 ** -0.5, 2 ** -0.25)
+BUCKET_TOPS = (0.5, 2 ** -0.75, 2 ** -0.5, 2 ** -0.25)     # of the fractions that frexp() returns
 ZERO_BUCKET = -5000             # its top is 0.0
 ESCAPED = str.maketrans({"\\": r"\\", '"': r'\"', "\n": r"\n"})
 
@@ -8707,7 +8711,10 @@ class LatestRun(NamedTuple):
 
 
 class Shift(NamedTuple):
-    """A row of `shift`: a worker's machine, the moment up to which its life is counted, and its end."""
+    """A row of `shift`: a worker's machine, and the moment up to which its life is counted.
+
+    `ended_at` is when its end was recorded. A lost worker's life is counted to its last heartbeat.
+    """
 
     worker_id: "int"
     machine: "str"
@@ -8733,7 +8740,7 @@ def whole_steps(start, end, step):
 
 
 def latest_runs(stored, more):
-    """Return the newest RUNS_KEPT runs of a row of `recent` and of `more`, which are newer."""
+    """Return the newest RUNS_KEPT runs, oldest first: those in the JSON of a row of `recent`, then `more`."""
     runs = [LatestRun(*run) for run in json.loads(stored or "[]")]
     runs += [LatestRun(task_id, owner_id, status, round(seconds, 6))
              for task_id, owner_id, status, seconds in more]
@@ -8746,13 +8753,13 @@ def bucket_of(seconds):
     No logarithms are used, because their results differ between machines.
     """
     fraction, exponent = math.frexp(seconds)
-    within = bisect.bisect_left(BUCKETS_A_DOUBLING, fraction)
+    within = bisect.bisect_left(BUCKET_TOPS, fraction)
     return 4 * exponent + within if seconds else ZERO_BUCKET
 
 
 def bucket_top(number):
     """Return the longest time in a bucket."""
-    return math.ldexp(BUCKETS_A_DOUBLING[number % 4], number // 4)
+    return math.ldexp(BUCKET_TOPS[number % 4], number // 4)
 
 
 class Times:
@@ -8771,13 +8778,13 @@ class Times:
 
     @classmethod
     def of(cls, values):
-        """Return the Times of these values, at least one."""
-        many = cls()
-        many.count, many.sum = len(values), math.fsum(values)
-        many.least, many.most = min(values), max(values)
-        many.buckets = {str(number): count for number, count in
+        """Return the Times of these values. There must be a value."""
+        times = cls()
+        times.count, times.sum = len(values), math.fsum(values)
+        times.least, times.most = min(values), max(values)
+        times.buckets = {str(number): count for number, count in
                         collections.Counter(map(bucket_of, values)).items()}
-        return many
+        return times
 
     def add(self, times):
         """Add other times."""
@@ -8831,7 +8838,7 @@ class Sums(AnySums):
                    for name, values in cell.items())
 
     @classmethod
-    def stored(cls, row, keys):
+    def from_row(cls, row, keys):
         """Return the sums in a row of `hour` or `worker_hour`, without its keys."""
         return cls({name: Times(value) if name in HISTOGRAMS else value
                     for name, value in zip(row.keys(), row) if value and name not in keys})
@@ -8857,19 +8864,19 @@ class Sums(AnySums):
                 "cpu_seconds": round(self.get("cpu_seconds", 0.0), 6),
                 "peak_memory": self.get("peak_memory")}
 
-    def worker_json(self, base, executed):
+    def worker_json(self, expected, times_key):
         """Return the figures of workers as the API has them.
 
-        `base` is the number of tasks that a worker should do in an hour, or 0 if none is set. `executed`
-        is the name in the answer for the times of all attempts.
+        `expected` is the number of tasks that a worker should do in an hour, or 0 if none is set.
+        `times_key` is the name in the answer for the times of all attempts.
         """
         alive, busy, tasks = (self.get(name, 0) for name in (
             "alive_seconds", "busy_seconds", "tasks"))
         mean = tasks / alive * HOUR if alive else None
-        most = base or (tasks / busy * HOUR if busy and tasks else None)
-        share = mean / base if base and mean is not None else busy / alive if alive else None
+        most = expected or (tasks / busy * HOUR if busy and tasks else None)
+        share = mean / expected if expected and mean is not None else busy / alive if alive else None
         return {"alive_seconds": round(alive, 3), "busy_seconds": round(busy, 3), "tasks": tasks,
-                executed: self.get("executed", NO_TIMES).json(),
+                times_key: self.get("executed", NO_TIMES).json(),
                 "mean_throughput": mean and round(mean, 3),
                 "maximum_throughput": most and round(most, 3),
                 "utilization": share and round(share, 4)}
@@ -8895,7 +8902,7 @@ class Tally:
         return {key: Sums.of(cell) for key, cell in self._cells.items() if cell}
 
     def count(self, rows):
-        """Count rows in the order of their ids. Rows with values of a wrong type are skipped."""
+        """Count rows, which must come in the order of their ids. Skip rows with values of a wrong type."""
         for row in rows:
             try:
                 self._count(*row)
@@ -8907,31 +8914,35 @@ class Tally:
                cpu_seconds, peak_memory, task_id,
                owner_id, worker_id, machine):
         if event in EVENTS and type(function) is type(queue) is str:
-            is_back, name = event == "put_back", EVENTS[event]
+            is_put_back, column = event == "put_back", EVENTS[event]
+            counts_at = at - (seconds or 0) if is_put_back else at     # the clock may have been set back
+            # A value of a wrong type raises an error here, before anything of its row is counted.
+            waited, seconds, service, cpu_seconds, peak_memory = (
+                None if value is None else sane(value)
+                for value in (waited, seconds, service, cpu_seconds, peak_memory))
+            run_of = task_id and int(task_id), owner_id and int(owner_id)
             hour = self._hour
-            if is_back or not hour <= at < hour + HOUR:
-                hour = self._hour = hour_of(at - (seconds or 0) if is_back else at)
+            if not hour <= counts_at < hour + HOUR:
+                hour = self._hour = hour_of(counts_at)
             cell = self._cells["hour", hour, (function, queue)]
-            if is_back:                 # the attempt ran no function
+            if is_put_back:             # the attempt ran no function
                 cell["started"].append(-1)
-            elif name:
-                cell[name].append(1)
+            elif column:
+                cell[column].append(1)
             if waited is not None:
-                cell["waited"].append(sane(waited))
+                cell["waited"].append(waited)
             if service is not None and event in ("succeeded", "failed"):
-                cell["service"].append(sane(service))
-            if seconds is not None and not is_back:     # an attempt ran
-                seconds = sane(seconds)
+                cell["service"].append(service)
+            if seconds is not None and not is_put_back:     # an attempt ran
                 if event == "succeeded":
                     cell["ran"].append(seconds)
                 if cpu_seconds:
-                    cell["cpu_seconds"].append(sane(cpu_seconds))
+                    cell["cpu_seconds"].append(cpu_seconds)
                 if peak_memory:
-                    cell["peak_memory"].append(int(sane(peak_memory)))
+                    cell["peak_memory"].append(int(peak_memory))
                 if worker_id is not None:
                     self._count_work(self.shifts.get(worker_id, NO_SHIFT), hour, at, seconds)
-                self.runs[function].append((task_id and int(task_id), owner_id and int(owner_id),
-                                            name or event, seconds))
+                self.runs[function].append((*run_of, column or event, seconds))
         elif event in WORKER_EVENTS and worker_id is not None:
             self._count_life(event, at, sane(waited or 0), int(worker_id), str(machine or ""))
 
@@ -8940,20 +8951,20 @@ class Tally:
         cell = self._cells["worker_hour", hour, (machine,)]
         cell["tasks"].append(1)
         cell["executed"].append(seconds)
-        if ended_at is not None:        # a worker's death may be noticed late
+        if ended_at is not None:        # the end of the worker was recorded before that of the attempt
             at = min(at, counted_to)
         if at - seconds >= hour:        # the usual case: the attempt began in the same hour
             cell["busy_seconds"].append(seconds)
         else:
             self.spread(machine, "busy_seconds", at - seconds, at)
 
-    def _count_life(self, event, at, silent, worker_id,
+    def _count_life(self, event, at, silent_seconds, worker_id,
                     machine):
         shift = self.shifts.get(worker_id)
         if event == "worker_started":
             shift = Shift(worker_id, machine, at + 0.0)
         elif shift and shift.ended_at is None:
-            end = at - silent
+            end = at - silent_seconds
             self.spread(shift.machine, "alive_seconds", shift.counted_to, end)
             shift = shift._replace(counted_to=end, ended_at=at)
         else:
@@ -9072,7 +9083,7 @@ class Rollup:
             row = transaction.one("SELECT * FROM %s WHERE %s" % (
                 table, " AND ".join(name + "=?" for name in key)), values)
             if row:
-                sums.add(Sums.stored(row, key))
+                sums.add(Sums.from_row(row, key))
             transaction.upsert(table, key, sums.row())
         for function, runs in tally.runs.items():
             runs_text = transaction.value("SELECT runs FROM recent WHERE function=?", (function,))
@@ -9205,7 +9216,7 @@ class Metrics:
             keys = HOUR_KEYS[table]
             _, at, *place = tuple(row)[:len(keys)]
             if table == "worker_hour" or wants(*place):
-                yield PlaceSums(at, tuple(place), Sums.stored(row, keys))
+                yield PlaceSums(at, tuple(place), Sums.from_row(row, keys))
         for (table, at, names), sums in counted.tally.sums().items():
             if table == "worker_hour" or wants(*names):
                 yield PlaceSums(at, names, sums)
@@ -10559,9 +10570,9 @@ class DeliverySender:
 #
 # 1. Metrics keep the times of the latest attempts of each function. RunTimes has their mean, their variance
 #    and the standard error of the mean.
-# 2. A Plan goes through the first PLANNED_ROWS tasks of each queue in the order of claims, and gives each task
-#    to a worker: the one that becomes free last before the limits of queue and owner let the task start. If
-#    none is free by then, it is the first that becomes free. A task takes the mean time of its function's
+# 2. A Plan goes through the first PLANNED_ROWS tasks of each queue, in the order of claims. It gives each task
+#    to the worker that becomes free last before the limits of queue and owner let the task start. If no worker
+#    is free by then, it is the first that becomes free. A task takes the mean time of its function's
 #    attempts, multiplied by the expected number of attempts.
 # 3. The variances of the tasks of a worker are added. The variance of a start is divided by the number of
 #    workers that may share the tasks before it. The time until a start or an end is assumed to be lognormal
@@ -10832,7 +10843,7 @@ class Plan:
     def empty_at(self, name):
         """Return when the running and pending tasks of a queue will have ended; None if there are none.
 
-        If not all of them are planned, the start of a task behind them stands for the ends of the others.
+        If not all of them are planned, the start of a task behind them stands for the rest.
         """
         last = QueuedTask(INTEGER_MAX, 0, name, "", -INTEGER_MAX, 0, 0, 0, 0.0, 0.0)
         ends = [self._start_behind(last)] if name in self.partly_read else []
@@ -16909,8 +16920,8 @@ if TYPE_CHECKING:
         folder: "Path"
         is_stopping: "bool"
         connections: "dict[Socket, Exchange | None]"
-        answering: "threading.BoundedSemaphore"
-        turns: "tuple[threading.Lock, threading.Lock]"
+        answer_slots: "threading.BoundedSemaphore"
+        large_body_locks: "tuple[threading.Lock, threading.Lock]"
 
         def answers_to(self, host, address): ...
 
@@ -16937,16 +16948,16 @@ GIVEN_ONCE = {
     "host": HOST, "content-length": "[0-9]{1,12}", "content-type": ".*", "authorization": ".*"}
 HEAD_MAX_BYTES, HEAD_MAX_LINES = 32 << 10, 100
 PATIENCE = {                            # seconds for a client in each phase of its connection
-    "head": 10.0,                       # to send the head, counted from the connection or the first byte
+    "head": 10.0,                       # to send the first byte; then again to send the rest of the head
     "body": 30.0,                       # to send the body; one second more for each 64 KiB
     "work": math.inf,                   # the client waits for us
     "wait": math.inf,                   # we wait for a task, see pause()
     "answer": 30.0,                     # to receive the answer; one second more for each 64 KiB
     "idle": 15.0,                       # to send the next request
     "farewell": 2.0}                    # to close its side after the last answer
-CLIENT_BYTES_PER_SECOND = 64 << 10      # the lowest rate of a client, after the seconds of the phase
-# Larger bodies and answers are kept in files. Requests with larger bodies are handled one at a time, since
-# parsed JSON can need much memory.
+CLIENT_BYTES_PER_SECOND = 64 << 10      # a slower client uses up the seconds of its phase
+# Larger bodies and answers are kept in files. At a time, one request with a larger body is handled, and one
+# with a body over BODY_MAX_BYTES, since parsed JSON can need much memory.
 LARGE_BYTES = 64 << 10
 SHUT_READ, SHUT_WRITE, SHUT_BOTH = 0, 1, 2      # the constants of the module socket
 UNKNOWN_NAME = ("This server is not known by that name. On the host, python3 jobqueue.py settings "
@@ -16982,21 +16993,21 @@ class Body:
     """A request's body, read whole at first use, so that no holder of a lock waits for a client."""
 
     def __init__(self, exchange, resources):
-        self._exchange, self._resources = exchange, resources   # closed once the answer is made
+        self._exchange, self._resources = exchange, resources   # resources are closed after the answer
         self._size = int(exchange.headers.get("content-length", 0))
         self._file = io.BytesIO()
-        self.is_taken = not self._size  # True: no byte of it is left before the next request
+        self.is_read = not self._size   # True: the next bytes of the connection are the next request
 
     def read(self, size):
         """Return the next bytes; BadRequest if they come too late, StorageFull without room for them."""
-        if not self.is_taken:
-            answering = self._exchange.server.answering
-            answering.release()         # other threads may answer while this one waits
+        if not self.is_read:
+            answer_slots = self._exchange.server.answer_slots
+            answer_slots.release()         # other threads may answer while this one waits
             try:
                 self._read_whole()
             finally:
-                answering.acquire()
-            self.is_taken = True
+                answer_slots.acquire()
+            self.is_read = True
         return self._file.read(size)
 
     def _read_whole(self):
@@ -17006,8 +17017,8 @@ class Body:
         try:
             if is_large:
                 import tempfile
-                self._file = self._resources.enter_context(
-                    tempfile.TemporaryFile(dir=folder, buffering=0))    # so that closing it cannot fail
+                self._file = self._resources.enter_context(     # unbuffered: closing it cannot fail
+                    tempfile.TemporaryFile(dir=folder, buffering=0))
             while remaining:
                 if is_large and free_bytes(folder) < DISK_LOW_BYTES + 2 * remaining:
                     raise OSError(errno.ENOSPC, "too little is free")
@@ -17021,7 +17032,7 @@ class Body:
                               "changed.") from None
         exchange.enter("work")
         if is_large:
-            self._resources.enter_context(exchange.server.turns[self._size > BODY_MAX_BYTES])
+            self._resources.enter_context(exchange.server.large_body_locks[self._size > BODY_MAX_BYTES])
 
     def _next_piece(self, remaining):
         exchange, piece = self._exchange, b""
@@ -17056,30 +17067,33 @@ class Exchange(HandlerBase):
     def enter(self, phase):
         """Begin a phase and its time limit."""
         self.phase = phase
-        self.since = self.server.clock.monotonic()
-        self.deadline = self.since + PATIENCE[phase]
+        self.counts_from = self.server.clock.monotonic()
+        self.deadline = self.counts_from + PATIENCE[phase]
 
     def advance(self, size):
         """Extend the time limit for bytes that the client sent or received."""
-        later = self.since + size / CLIENT_BYTES_PER_SECOND
-        self.since = min(later, self.server.clock.monotonic())
-        self.deadline = self.since + PATIENCE[self.phase]
+        later = self.counts_from + size / CLIENT_BYTES_PER_SECOND
+        self.counts_from = min(later, self.server.clock.monotonic())
+        self.deadline = self.counts_from + PATIENCE[self.phase]
 
     def end_late(self):
-        """End a late connection. A client that is late with its request still gets an answer."""
+        """End a late connection. A client that has sent a part of its request still gets an answer."""
         self.is_late = True
         self.end(SHUT_READ if self.phase in ("head", "body") else SHUT_BOTH)
 
     def pause(self, seconds):
-        """Wait while other requests are answered; return False if the client left or the server stops."""
+        """Wait so long, and let other requests be answered.
+
+        Return False if the client left or sent something, or if the server is stopping.
+        """
         poll = select.poll()
         poll.register(self.connection, select.POLLIN)
         self.enter("wait")
-        self.server.answering.release()
-        try:                            # a client that sends now has left, or waits no longer
+        self.server.answer_slots.release()
+        try:                            # readable: the client closed the connection or sent more
             return not poll.poll(seconds * 1000) and not self.server.is_stopping
         finally:
-            self.server.answering.acquire()
+            self.server.answer_slots.acquire()
             self.enter("work")
 
     def end(self, how=SHUT_BOTH):
@@ -17088,7 +17102,7 @@ class Exchange(HandlerBase):
             self.request.shutdown(how)
 
     def handle_one_request(self):
-        """Answer a request as soon as its first byte is there."""
+        """Wait for the first byte of a request, then read and answer it. Without one, end the connection."""
         self.close_connection = True
         if not self.rfile.peek(1):
             return
@@ -17099,7 +17113,7 @@ class Exchange(HandlerBase):
             refusal = compose_refusal(error, self.headers.get("accept", ""))
             return self._send(False, refusal)
         self.enter("work")
-        with self.server.answering, contextlib.ExitStack() as resources:
+        with self.server.answer_slots, contextlib.ExitStack() as resources:
             keep, sources = self._answer(Body(self, resources))
         self._send(keep, *sources)
 
@@ -17122,13 +17136,14 @@ class Exchange(HandlerBase):
             raise BadRequest(411, "Send the body with a Content-Length.")
         if not self.server.answers_to(self.headers.get("host"), self.client_address[0]):
             raise BadRequest(421, UNKNOWN_NAME)
-        words = self.headers.get("connection", "").lower().replace(" ", "").split(",")
-        self._is_modern = first[3] == b"1"
-        # A POST without Content-Length has no body. The next bytes may be one, so they are no request.
-        self._may_follow = (self._is_modern and "close" not in words and (
+        options = self.headers.get("connection", "").lower().replace(" ", "").split(",")
+        self._is_http_1_1 = first[3] == b"1"
+        # The body of a POST, PUT or PATCH without Content-Length is not read. The next bytes may be that
+        # body, so no further request is read from this connection.
+        self._may_follow = (self._is_http_1_1 and "close" not in options and (
             "content-length" in self.headers or self.command not in ("POST", "PUT", "PATCH")))
 
-    def _read_line(self, pattern, words):
+    def _read_line(self, pattern, detail):
         line = self.rfile.readline(self._head_left + 1)
         self._head_left -= len(line)
         if self._head_left < 0:
@@ -17140,7 +17155,7 @@ class Exchange(HandlerBase):
             raise BadRequest(408, "The request took too long.")
         if not line.endswith(b"\n"):
             raise ConnectionAbortedError("the client left in the midst of a line")
-        raise BadRequest(400, words)
+        raise BadRequest(400, detail)
 
     def _add_header(self, name, value):
         if "_" in name:
@@ -17158,7 +17173,7 @@ class Exchange(HandlerBase):
         content = self.server.app(
             self._environ(body), lambda status, headers: starts.append((status, headers)))
         [(status, headers)] = starts
-        keep = (self._may_follow and body.is_taken and status < "4" and not self.server.is_stopping
+        keep = (self._may_follow and body.is_read and status < "4" and not self.server.is_stopping
                 and self.connection.gettimeout() is None)
         if isinstance(content, FileSlice):
             return _Answered(keep, [compose(status, headers, b"", keep), content])
@@ -17169,11 +17184,11 @@ class Exchange(HandlerBase):
 
     def _chunks(self, status, headers, parts):
         """Yield a response that is made while it is sent. Except in HTTP/1.0, an empty chunk ends it."""
-        coding = [("Transfer-Encoding", "chunked")] if self._is_modern else []
+        coding = [("Transfer-Encoding", "chunked")] if self._is_http_1_1 else []
         yield compose(status, [*headers, *coding], b"")
         part = b"all"
         while part:
-            with self.server.answering:
+            with self.server.answer_slots:
                 part = next(parts, b"")
             yield b"%x\r\n%s\r\n" % (len(part), part) if coding else part
 
@@ -17190,9 +17205,9 @@ class Exchange(HandlerBase):
 
     def _environ(self, body):
         path, _, query = self.path.partition("?")
-        apart = "content-type", "content-length", "proxy"
+        others = "content-type", "content-length", "proxy"
         sent = {"HTTP_" + name.upper().replace("-", "_"): value
-                for name, value in self.headers.items() if name not in apart}
+                for name, value in self.headers.items() if name not in others}
         return {**sent, "REQUEST_METHOD": self.command, "REQUEST_URI": self.path, "SCRIPT_NAME": "",
                 "PATH_INFO": unquote(path, "latin-1"), "QUERY_STRING": query,
                 "CONTENT_TYPE": self.headers.get("content-type", ""),
@@ -17277,8 +17292,8 @@ class Server(ServerBase):
         self.folder, self.is_stopping = app.queue.database.folder, False
         # Connections, each with its Exchange, or None until its thread runs.
         self.connections = {}
-        self.answering = threading.BoundedSemaphore(ANSWERS_AT_ONCE)
-        self.turns = threading.Lock(), threading.Lock()     # large bodies, those over BODY_MAX_BYTES
+        self.answer_slots = threading.BoundedSemaphore(ANSWERS_AT_ONCE)
+        self.large_body_locks = threading.Lock(), threading.Lock()  # large bodies; those over BODY_MAX_BYTES
         self._background = background   # runs in a thread as soon as this host allows another one
         self._names = LOOPBACK_HOSTS
         self._looks = Every(1.0, clock)
@@ -17323,7 +17338,7 @@ class Server(ServerBase):
         """Shut the connection of the slowest client; return False if all clients wait for us."""
         slow = self._exchanges(*PATIENCE.keys() - {"work"})
         if slow:
-            min(slow, key=lambda exchange: exchange.since).end()
+            min(slow, key=lambda exchange: exchange.counts_from).end()
         return bool(slow)
 
     def get_request(self):

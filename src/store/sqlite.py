@@ -36,7 +36,7 @@ WAL_CHECKPOINT_BYTES = 4 << 20
 CHECKPOINT_PAUSE_SECONDS = 1.0
 MACHINE_SIGN_SECONDS = 60.0     # pause between two signs of life of a machine that uses the log
 MACHINE_SILENT_SECONDS = 150.0  # silence after which another machine may use the log
-AMONG_OTHERS = Exception()      # answer to each action of a group in which one failed: run it alone
+RUN_ALONE = Exception()         # answer to all actions of a group commit if one of several failed
 LOCAL_FILE_SYSTEMS = frozenset(
     "ext2 ext3 ext4 xfs btrfs zfs f2fs jfs reiserfs bcachefs tmpfs ramfs overlay simfs ufs".split())
 
@@ -57,7 +57,7 @@ def file_system(path: Path) -> str:
 
 
 def up_seconds() -> float:
-    """Return the seconds since this system started."""
+    """Return for how many seconds this system has been running. Linux leaves out the time that it slept."""
     return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
@@ -77,7 +77,7 @@ class Journal:
     def __init__(self, database: Path) -> None:
         self._database = database
         self.path = private_path(database, "journal.json")
-        self.file = file_identity(self.path)   # its identity changes with each write
+        self.identity = file_identity(self.path)    # changes with each write
         try:
             stored = json.loads(self.path.read_text("utf-8"))
             self.mode, self.machine, self._boot = stored["mode"], stored["machine"], stored.get("boot")
@@ -134,7 +134,7 @@ class Journal:
         if current.mode != self.mode or current.mode == "wal" and not current._is_ours():
             raise StorageBroken("The database is written in %s mode now, by the machine %s. Stop "
                                 "and start everything." % (current.mode.upper(), current.machine))
-        self.file = current.file
+        self.identity = current.identity
 
     def _is_ours(self) -> bool:
         stored, boot = self._boot, boot_id()
@@ -156,8 +156,8 @@ class DataFile(Database):
         self._journal = Journal(self.path).admit(clock.now())
         self.journal = self._journal.mode
         self.has_own_disk = self.journal == "wal"
-        self._checkpoints = Every(CHECKPOINT_PAUSE_SECONDS, clock)
-        self._opened: tuple[object, object] = (None, None)      # identities of the file and its log
+        self._checkpoint_timer = Every(CHECKPOINT_PAUSE_SECONDS, clock)
+        self._identities: tuple[object, object] = (None, None)      # identities of the file and its log
         if self.journal == "wal":
             self._refuse_missing_log()
 
@@ -167,14 +167,14 @@ class DataFile(Database):
 
     def check_file(self) -> None:
         """Raise StorageBroken if the file or its log was removed or replaced: a write would be lost."""
-        if (file_identity(self.path), file_identity(self._wal)) != self._opened:
+        if (file_identity(self.path), file_identity(self._wal)) != self._identities:
             raise StorageBroken("The database %s or its log was removed or replaced while it was "
                                 "in use. Stop and start everything." % self.path)
-        if file_identity(self._journal.path) != self._journal.file:
+        if file_identity(self._journal.path) != self._journal.identity:
             self._journal.check()
 
     def wal_bytes(self) -> int:
-        """Return the size of the log; at most WAL_CHECKPOINT_BYTES while checkpoints keep up."""
+        """Return the size of the log. A checkpoint is due once it exceeds WAL_CHECKPOINT_BYTES."""
         try:
             return self._wal.stat().st_size
         except OSError:
@@ -214,7 +214,7 @@ class DataFile(Database):
         return link
 
     def _checkpoint(self, writer: Connection, reader: Connection) -> None:
-        """Make a checkpoint in a short time at most, while `writer` locks out all other writers."""
+        """Make a checkpoint while `writer` locks out all other writers. After 50 ms no new pass begins."""
         deadline, before, pages, copied = self.clock.monotonic() + 0.05, -1, 1, 0
         with contextlib.suppress(sqlite3.Error):
             writer.run("BEGIN IMMEDIATE")
@@ -223,14 +223,16 @@ class DataFile(Database):
                 _, pages, copied = reader.row("PRAGMA wal_checkpoint(PASSIVE)")
             writer.run("ROLLBACK")
             if copied == pages:
-                self._checkpoints.hasten(0.0)
+                self._checkpoint_timer.hasten(0.0)
                 if self.wal_bytes() > WAL_ALARM_BYTES:
-                    writer.run("PRAGMA application_id=0")   # this write starts a short log
+                    # The first write after a complete checkpoint starts the log anew, and SQLite cuts the
+                    # file to journal_size_limit. Any write will do.
+                    writer.run("PRAGMA application_id=0")
         writer.roll_back()
 
 
 class _Waiting:
-    """An action that a thread wants to run in a group commit, then also its result or error."""
+    """An action that a thread wants to run in a group commit. Afterwards `answer` has its result or error."""
 
     def __init__(self, action: Callable[[Connection], Any]) -> None:
         self.action = action
@@ -246,9 +248,9 @@ class SqliteDatabase(DataFile):
     def __init__(self, folder: Path | str, clock: AnyClock = Clock,
                  patience: float = WEB_PATIENCE_SECONDS) -> None:
         super().__init__(folder, clock, patience)
-        self._synchronous, self._rung_at = "", 0
-        self._gathering, self._is_led = threading.Condition(), False
-        self._wanted: list[_Waiting] = []
+        self._synchronous, self._changes_before = "", 0
+        self._group_condition, self._is_led = threading.Condition(), False
+        self._waiting: list[_Waiting] = []
         try:
             self._write_lock = WriteLock(self.folder / "turn.lock", clock)
             self._bell = Bell(self.folder / "bell")
@@ -258,7 +260,7 @@ class SqliteDatabase(DataFile):
             with self.deadline(patience):
                 self._reader = self._patiently(self._connect)
                 self._writer = self._patiently(self._connect)
-                self._opened = file_identity(self.path), file_identity(self._wal)
+                self._identities = file_identity(self.path), file_identity(self._wal)
                 self._check_schema()
         except BaseException:
             self.close()
@@ -325,15 +327,15 @@ class SqliteDatabase(DataFile):
         if threading.active_count() == 1:
             return self.alone(action)
         mine = _Waiting(action)
-        with self.deadline(self.patience), self._gathering:
-            self._wanted.append(mine)
+        with self.deadline(self.patience), self._group_condition:
+            self._waiting.append(mine)
             while not mine.answer:
                 if self._is_led:
-                    self._gathering.wait()
+                    self._group_condition.wait()
                 else:
                     self._lead(mine)
         error = mine.answer[1]
-        if error is AMONG_OTHERS:
+        if error is RUN_ALONE:
             return self.alone(action)
         if error:
             raise error
@@ -344,22 +346,22 @@ class SqliteDatabase(DataFile):
         group, self._is_led = [mine], True
         results: list[tuple[Any, None]] = []
         failure: Exception | None = None
-        self._gathering.release()
+        self._group_condition.release()
         try:
             with self.transaction() as transaction:
-                group = self._wanted[:]
+                group = self._waiting[:]
                 results = [(waiting.action(transaction), None) for waiting in group]
             for waiting, answer in zip(group, results):
                 waiting.answer = answer
         except Exception as error:
-            failure = error if results or len(group) == 1 else AMONG_OTHERS
+            failure = error if results or len(group) == 1 else RUN_ALONE
         finally:
-            self._gathering.acquire()
+            self._group_condition.acquire()
             for waiting in group:
-                self._wanted.remove(waiting)
+                self._waiting.remove(waiting)
                 waiting.answer = waiting.answer or (None, failure or Busy(BUSY))
             self._is_led = False
-            self._gathering.notify_all()
+            self._group_condition.notify_all()
 
     def _begin(self, durable: bool) -> None:
         mode = "FULL" if durable or self.journal != "wal" else "NORMAL"
@@ -371,10 +373,11 @@ class SqliteDatabase(DataFile):
 
     def _commit(self, durable: bool) -> None:
         self._patiently(lambda: self._writer.run("COMMIT"))
-        if durable and self._writer.changes > self._rung_at:    # idle workers need no other commits
+        # Only a durable commit that changed rows can concern idle workers.
+        if durable and self._writer.changes > self._changes_before:
             self._bell.ring()
-        self._rung_at = self._writer.changes
-        if self.wal_bytes() > WAL_CHECKPOINT_BYTES and self._checkpoints.begin_if_due():
+        self._changes_before = self._writer.changes
+        if self.wal_bytes() > WAL_CHECKPOINT_BYTES and self._checkpoint_timer.begin_if_due():
             with self._looking, self._reading:      # this may wait for a long read
                 self._checkpoint(self._writer, self._reader)
 

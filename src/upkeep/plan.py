@@ -2,9 +2,9 @@
 
 1. Metrics keep the times of the latest attempts of each function. RunTimes has their mean, their variance
    and the standard error of the mean.
-2. A Plan goes through the first PLANNED_ROWS tasks of each queue in the order of claims, and gives each task
-   to a worker: the one that becomes free last before the limits of queue and owner let the task start. If
-   none is free by then, it is the first that becomes free. A task takes the mean time of its function's
+2. A Plan goes through the first PLANNED_ROWS tasks of each queue, in the order of claims. It gives each task
+   to the worker that becomes free last before the limits of queue and owner let the task start. If no worker
+   is free by then, it is the first that becomes free. A task takes the mean time of its function's
    attempts, multiplied by the expected number of attempts.
 3. The variances of the tasks of a worker are added. The variance of a start is divided by the number of
    workers that may share the tasks before it. The time until a start or an end is assumed to be lognormal
@@ -296,7 +296,7 @@ class Plan:
     def empty_at(self, name: str) -> Moment | None:
         """Return when the running and pending tasks of a queue will have ended; None if there are none.
 
-        If not all of them are planned, the start of a task behind them stands for the ends of the others.
+        If not all of them are planned, the start of a task behind them stands for the rest.
         """
         last = QueuedTask(INTEGER_MAX, 0, name, "", -INTEGER_MAX, 0, 0, 0, 0.0, 0.0)
         ends = [self._start_behind(last)] if name in self.partly_read else []

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
         folder: Path
         is_stopping: bool
         connections: dict[Socket, Exchange | None]
-        answering: threading.BoundedSemaphore
-        turns: tuple[threading.Lock, threading.Lock]
+        answer_slots: threading.BoundedSemaphore
+        large_body_locks: tuple[threading.Lock, threading.Lock]
 
         def answers_to(self, host: str | None, address: str) -> bool: ...
 
@@ -75,16 +75,16 @@ GIVEN_ONCE = {
     "host": HOST, "content-length": "[0-9]{1,12}", "content-type": ".*", "authorization": ".*"}
 HEAD_MAX_BYTES, HEAD_MAX_LINES = 32 << 10, 100
 PATIENCE = {                            # seconds for a client in each phase of its connection
-    "head": 10.0,                       # to send the head, counted from the connection or the first byte
+    "head": 10.0,                       # to send the first byte; then again to send the rest of the head
     "body": 30.0,                       # to send the body; one second more for each 64 KiB
     "work": math.inf,                   # the client waits for us
     "wait": math.inf,                   # we wait for a task, see pause()
     "answer": 30.0,                     # to receive the answer; one second more for each 64 KiB
     "idle": 15.0,                       # to send the next request
     "farewell": 2.0}                    # to close its side after the last answer
-CLIENT_BYTES_PER_SECOND = 64 << 10      # the lowest rate of a client, after the seconds of the phase
-# Larger bodies and answers are kept in files. Requests with larger bodies are handled one at a time, since
-# parsed JSON can need much memory.
+CLIENT_BYTES_PER_SECOND = 64 << 10      # a slower client uses up the seconds of its phase
+# Larger bodies and answers are kept in files. At a time, one request with a larger body is handled, and one
+# with a body over BODY_MAX_BYTES, since parsed JSON can need much memory.
 LARGE_BYTES = 64 << 10
 SHUT_READ, SHUT_WRITE, SHUT_BOTH = 0, 1, 2      # the constants of the module socket
 UNKNOWN_NAME = ("This server is not known by that name. On the host, python3 jobqueue.py settings "
@@ -120,21 +120,21 @@ class Body:
     """A request's body, read whole at first use, so that no holder of a lock waits for a client."""
 
     def __init__(self, exchange: Exchange, resources: contextlib.ExitStack) -> None:
-        self._exchange, self._resources = exchange, resources   # closed once the answer is made
+        self._exchange, self._resources = exchange, resources   # resources are closed after the answer
         self._size = int(exchange.headers.get("content-length", 0))
         self._file: BinaryIO = io.BytesIO()
-        self.is_taken = not self._size  # True: no byte of it is left before the next request
+        self.is_read = not self._size   # True: the next bytes of the connection are the next request
 
     def read(self, size: int) -> bytes:
         """Return the next bytes; BadRequest if they come too late, StorageFull without room for them."""
-        if not self.is_taken:
-            answering = self._exchange.server.answering
-            answering.release()         # other threads may answer while this one waits
+        if not self.is_read:
+            answer_slots = self._exchange.server.answer_slots
+            answer_slots.release()         # other threads may answer while this one waits
             try:
                 self._read_whole()
             finally:
-                answering.acquire()
-            self.is_taken = True
+                answer_slots.acquire()
+            self.is_read = True
         return self._file.read(size)
 
     def _read_whole(self) -> None:
@@ -144,8 +144,8 @@ class Body:
         try:
             if is_large:
                 import tempfile
-                self._file = self._resources.enter_context(
-                    tempfile.TemporaryFile(dir=folder, buffering=0))    # so that closing it cannot fail
+                self._file = self._resources.enter_context(     # unbuffered: closing it cannot fail
+                    tempfile.TemporaryFile(dir=folder, buffering=0))
             while remaining:
                 if is_large and free_bytes(folder) < DISK_LOW_BYTES + 2 * remaining:
                     raise OSError(errno.ENOSPC, "too little is free")
@@ -159,7 +159,7 @@ class Body:
                               "changed.") from None
         exchange.enter("work")
         if is_large:
-            self._resources.enter_context(exchange.server.turns[self._size > BODY_MAX_BYTES])
+            self._resources.enter_context(exchange.server.large_body_locks[self._size > BODY_MAX_BYTES])
 
     def _next_piece(self, remaining: int) -> bytes:
         exchange, piece = self._exchange, b""
@@ -194,30 +194,33 @@ class Exchange(HandlerBase):
     def enter(self, phase: str) -> None:
         """Begin a phase and its time limit."""
         self.phase = phase
-        self.since = self.server.clock.monotonic()
-        self.deadline = self.since + PATIENCE[phase]
+        self.counts_from = self.server.clock.monotonic()
+        self.deadline = self.counts_from + PATIENCE[phase]
 
     def advance(self, size: int) -> None:
         """Extend the time limit for bytes that the client sent or received."""
-        later = self.since + size / CLIENT_BYTES_PER_SECOND
-        self.since = min(later, self.server.clock.monotonic())
-        self.deadline = self.since + PATIENCE[self.phase]
+        later = self.counts_from + size / CLIENT_BYTES_PER_SECOND
+        self.counts_from = min(later, self.server.clock.monotonic())
+        self.deadline = self.counts_from + PATIENCE[self.phase]
 
     def end_late(self) -> None:
-        """End a late connection. A client that is late with its request still gets an answer."""
+        """End a late connection. A client that has sent a part of its request still gets an answer."""
         self.is_late = True
         self.end(SHUT_READ if self.phase in ("head", "body") else SHUT_BOTH)
 
     def pause(self, seconds: float) -> bool:
-        """Wait while other requests are answered; return False if the client left or the server stops."""
+        """Wait so long, and let other requests be answered.
+
+        Return False if the client left or sent something, or if the server is stopping.
+        """
         poll = select.poll()
         poll.register(self.connection, select.POLLIN)
         self.enter("wait")
-        self.server.answering.release()
-        try:                            # a client that sends now has left, or waits no longer
+        self.server.answer_slots.release()
+        try:                            # readable: the client closed the connection or sent more
             return not poll.poll(seconds * 1000) and not self.server.is_stopping
         finally:
-            self.server.answering.acquire()
+            self.server.answer_slots.acquire()
             self.enter("work")
 
     def end(self, how: int = SHUT_BOTH) -> None:
@@ -226,7 +229,7 @@ class Exchange(HandlerBase):
             self.request.shutdown(how)
 
     def handle_one_request(self) -> None:
-        """Answer a request as soon as its first byte is there."""
+        """Wait for the first byte of a request, then read and answer it. Without one, end the connection."""
         self.close_connection = True
         if not self.rfile.peek(1):
             return
@@ -237,7 +240,7 @@ class Exchange(HandlerBase):
             refusal = compose_refusal(error, self.headers.get("accept", ""))
             return self._send(False, refusal)
         self.enter("work")
-        with self.server.answering, contextlib.ExitStack() as resources:
+        with self.server.answer_slots, contextlib.ExitStack() as resources:
             keep, sources = self._answer(Body(self, resources))
         self._send(keep, *sources)
 
@@ -260,13 +263,14 @@ class Exchange(HandlerBase):
             raise BadRequest(411, "Send the body with a Content-Length.")
         if not self.server.answers_to(self.headers.get("host"), self.client_address[0]):
             raise BadRequest(421, UNKNOWN_NAME)
-        words = self.headers.get("connection", "").lower().replace(" ", "").split(",")
-        self._is_modern = first[3] == b"1"
-        # A POST without Content-Length has no body. The next bytes may be one, so they are no request.
-        self._may_follow = (self._is_modern and "close" not in words and (
+        options = self.headers.get("connection", "").lower().replace(" ", "").split(",")
+        self._is_http_1_1 = first[3] == b"1"
+        # The body of a POST, PUT or PATCH without Content-Length is not read. The next bytes may be that
+        # body, so no further request is read from this connection.
+        self._may_follow = (self._is_http_1_1 and "close" not in options and (
             "content-length" in self.headers or self.command not in ("POST", "PUT", "PATCH")))
 
-    def _read_line(self, pattern: bytes, words: str) -> re.Match[bytes]:
+    def _read_line(self, pattern: bytes, detail: str) -> re.Match[bytes]:
         line = self.rfile.readline(self._head_left + 1)
         self._head_left -= len(line)
         if self._head_left < 0:
@@ -278,7 +282,7 @@ class Exchange(HandlerBase):
             raise BadRequest(408, "The request took too long.")
         if not line.endswith(b"\n"):
             raise ConnectionAbortedError("the client left in the midst of a line")
-        raise BadRequest(400, words)
+        raise BadRequest(400, detail)
 
     def _add_header(self, name: str, value: str) -> None:
         if "_" in name:
@@ -296,7 +300,7 @@ class Exchange(HandlerBase):
         content = self.server.app(
             self._environ(body), lambda status, headers: starts.append((status, headers)))
         [(status, headers)] = starts
-        keep = (self._may_follow and body.is_taken and status < "4" and not self.server.is_stopping
+        keep = (self._may_follow and body.is_read and status < "4" and not self.server.is_stopping
                 and self.connection.gettimeout() is None)
         if isinstance(content, FileSlice):
             return _Answered(keep, [compose(status, headers, b"", keep), content])
@@ -307,11 +311,11 @@ class Exchange(HandlerBase):
 
     def _chunks(self, status: str, headers: list[Header], parts: Pieces) -> Pieces:
         """Yield a response that is made while it is sent. Except in HTTP/1.0, an empty chunk ends it."""
-        coding = [("Transfer-Encoding", "chunked")] if self._is_modern else []
+        coding = [("Transfer-Encoding", "chunked")] if self._is_http_1_1 else []
         yield compose(status, [*headers, *coding], b"")
         part = b"all"
         while part:
-            with self.server.answering:
+            with self.server.answer_slots:
                 part = next(parts, b"")
             yield b"%x\r\n%s\r\n" % (len(part), part) if coding else part
 
@@ -328,9 +332,9 @@ class Exchange(HandlerBase):
 
     def _environ(self, body: Body) -> Environ:
         path, _, query = self.path.partition("?")
-        apart = "content-type", "content-length", "proxy"
+        others = "content-type", "content-length", "proxy"
         sent = {"HTTP_" + name.upper().replace("-", "_"): value
-                for name, value in self.headers.items() if name not in apart}
+                for name, value in self.headers.items() if name not in others}
         return {**sent, "REQUEST_METHOD": self.command, "REQUEST_URI": self.path, "SCRIPT_NAME": "",
                 "PATH_INFO": unquote(path, "latin-1"), "QUERY_STRING": query,
                 "CONTENT_TYPE": self.headers.get("content-type", ""),

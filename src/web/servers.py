@@ -76,8 +76,8 @@ class Server(ServerBase):
         self.folder, self.is_stopping = app.queue.database.folder, False
         # Connections, each with its Exchange, or None until its thread runs.
         self.connections: dict[Socket, Exchange | None] = {}
-        self.answering = threading.BoundedSemaphore(ANSWERS_AT_ONCE)
-        self.turns = threading.Lock(), threading.Lock()     # large bodies, those over BODY_MAX_BYTES
+        self.answer_slots = threading.BoundedSemaphore(ANSWERS_AT_ONCE)
+        self.large_body_locks = threading.Lock(), threading.Lock()  # large bodies; those over BODY_MAX_BYTES
         self._background = background   # runs in a thread as soon as this host allows another one
         self._names = LOOPBACK_HOSTS
         self._looks = Every(1.0, clock)
@@ -122,7 +122,7 @@ class Server(ServerBase):
         """Shut the connection of the slowest client; return False if all clients wait for us."""
         slow = self._exchanges(*PATIENCE.keys() - {"work"})
         if slow:
-            min(slow, key=lambda exchange: exchange.since).end()
+            min(slow, key=lambda exchange: exchange.counts_from).end()
         return bool(slow)
 
     def get_request(self) -> tuple[Socket, Endpoint]:

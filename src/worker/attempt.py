@@ -7,8 +7,9 @@ store, Batch keeps the order, and Pace decides how many tasks make a batch.
 An outcome takes this path: the runner's message, receive(), check(), Batch.ended, Recorder, end_all().
 
 Rules: the owner's code can write into the runner's channel, so each message of the runner is checked like
-a request. Every write about an attempt names its claim. A full disk or a busy database ends no attempt:
-its state is written later.
+a request. Every write about an attempt names its claim. If the disk is full or the database busy for a
+while, the attempt goes on, and its state is written later. It is ended only if even reading fails until the
+claim may be lost.
 """
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ TEMPORARY_ERRORS = jobqueue.StorageFull, jobqueue.Busy
 
 # Columns that a task of Django sees in its context.
 ORDER_COLUMNS = ("queue", "priority", "run_at", "created_at", "max_retries", "retries_left", "worker_id")
-RUNNER_KINDS = "succeeded", "error", "fail", "unknown_function"
+KINDS_FROM_RUNNER = "succeeded", "error", "fail", "unknown_function"
 REPORT_SCHEMA = {"type": "object", "required": ["progress", "message"], "properties": {
     "progress": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
     "message": {"type": ["string", "null"]}}, "additionalProperties": False}
@@ -62,11 +63,12 @@ class WatchedAttempt:
        committed durably.
     2. `started` is set when it begins.
     3. check() is called again and again. It renews the claim and stores the output. It also tests for a
-       cancel, the time limit, and a claim that is marked as suspect.
-    4. end() records why it must end; only the first reason counts. Then _keep_alive() sends TERM, and
+       requested cancel and for the time limit. And it tests whether the Reaper marked the claim as suspect,
+       because two renewals are missing.
+    4. end() records why it must end; only the first reason counts. Then _hold_or_signal() sends TERM, and
        KILL after GRACE_SECONDS. After a lost claim it sends KILL at once: another worker may run the task.
-    5. The outcome that the runner sent counts if no signal was sent before, or if the function returned.
-       Otherwise the outcome follows from `ending`, or from the way the runner died.
+    5. Unless the claim was lost, the outcome that the runner sent counts if no signal was sent before, or if
+       the function returned. Otherwise the outcome follows from `ending`, or from the way the runner died.
     """
 
     def __init__(self, clock: AnyClock, child: Child, row: ClaimedTask) -> None:
@@ -78,7 +80,7 @@ class WatchedAttempt:
         self.samples: list[Sample] | None = None    # samples that are not stored yet
         self._all_samples: Samples | None = None
         # When it began; when the claim was last tested; when the last sample was due.
-        self.started = self._looked = self._sampled = self._clock.monotonic()
+        self.started = self._looked_at = self._sampled_at = self._clock.monotonic()
         # The last time at which the claim was safe. For a remote attempt: when the confirming call was sent.
         self._safe_at: float = row.get("claimed", self.started)
         self._is_doubted = False        # the last test did not prove that the claim is safe
@@ -173,22 +175,25 @@ class WatchedAttempt:
         if jobqueue.check_value(REST_SCHEMA, sent, "outcome"):
             return False
         try:
-            outcome = Outcome.parse(sent, RUNNER_KINDS)
+            outcome = Outcome.parse(sent, KINDS_FROM_RUNNER)
         except jobqueue.Invalid:
             return False
         self.report = sent.get("report", self.report)
         self.traceback, self.leftovers = sent.get("traceback"), sent.get("left")
-        if outcome.kind == "succeeded":     # error_type: sys.exit(0), which is no success after our signal
+        if outcome.kind == "succeeded":     # an error_type: it called sys.exit(0), perhaps by our signal
             self._has_returned, outcome.error_type = outcome.error_type is None, None
         self.reported = outcome
         return True
 
     def check(self) -> Outcome | None:
-        """Return the Outcome if the attempt has ended. Else read its output and keep it alive."""
+        """Read the output; return the Outcome if the attempt has ended.
+
+        Otherwise keep the claim, or signal the runner if the attempt must end.
+        """
         self.log.read()
         outcome = self._outcome() if self.reported or self._child.ended or self.ending else None
         if outcome is None:
-            self._keep_alive(self._clock.monotonic())
+            self._hold_or_signal(self._clock.monotonic())
         return outcome
 
     def reply(self, message: ToRunner) -> None:
@@ -207,12 +212,12 @@ class WatchedAttempt:
         self.log.pieces = []
         self.report = self.traceback = self.samples = None
 
-    def _keep_alive(self, now: float) -> None:
+    def _hold_or_signal(self, now: float) -> None:
         """Test the claim, store the output, and signal the runner if the attempt must end."""
         if now - self.started > self.row["timeout"]:
             self.end("timeout", "ran longer than %g s" % self.row["timeout"])
-        if now - self._looked > LOOK_SECONDS:
-            self._looked = now
+        if now - self._looked_at > LOOK_SECONDS:
+            self._looked_at = now
             with contextlib.suppress(*TEMPORARY_ERRORS):
                 self._test_claim()
                 self._safe_at = self._safe_at if self._is_doubted else now
@@ -229,9 +234,9 @@ class WatchedAttempt:
 
     def _take_sample(self, now: float) -> None:
         """Measure the runner if that is due: as often as a claim is renewed, so at no write of its own."""
-        if now - self._sampled <= jobqueue.RENEW_SECONDS:
+        if now - self._sampled_at <= jobqueue.RENEW_SECONDS:
             return
-        self._sampled = now
+        self._sampled_at = now
         used = measure_family(self._child.process.pid)
         if used:
             self._all_samples = self._all_samples or Samples()
@@ -252,7 +257,7 @@ class WatchedAttempt:
             self._child.cpu_seconds += reported.cpu_seconds or 0.0
             if self._signalled_at is None or self._has_returned:
                 return reported
-            return self._ended(Death(0, reported.cpu_seconds or 0.0, reported.peak_memory or 0))
+            return self._make_outcome(Death(0, reported.cpu_seconds or 0.0, reported.peak_memory or 0))
         if self._child.ended and self.ending is None:
             until = time.monotonic() + DYING_SECONDS
             while not self._child.is_dead() and time.monotonic() < until:
@@ -262,9 +267,9 @@ class WatchedAttempt:
         if self._child.death is None:
             return None
         self.log.read()
-        return self._ended(self._child.death)
+        return self._make_outcome(self._child.death)
 
-    def _ended(self, death: Death) -> Outcome:
+    def _make_outcome(self, death: Death) -> Outcome:
         """Return the outcome of an attempt that this worker ended, or whose runner died."""
         code, cpu, memory = death
         kind = self.ending or "crashed"
@@ -282,7 +287,7 @@ class Attempt(WatchedAttempt):
         super().__init__(queue.database.clock, child, row)
         self._queue, self._claims, self._database = queue, queue.claims, queue.database
         # When storing was last tried, and when the claim was renewed.
-        self._stored = self._renewed = self.started
+        self._tried_store_at = self._renewed_at = self.started
         self._seen_version: object = None
 
     def lease_seconds(self) -> float:
@@ -320,9 +325,9 @@ class Attempt(WatchedAttempt):
     def _answer_task(self, task_id: int) -> None:
         self._answer(lambda: {"task": jobqueue.result_view(self._queue, task_id, self.row["owner_id"])})
 
-    def _answer(self, find: Callable[[], ToRunner]) -> None:
+    def _answer(self, make_reply: Callable[[], ToRunner]) -> None:
         try:
-            self.reply(find())
+            self.reply(make_reply())
         except JobQueueError as error:
             kind = type(error).__name__
             self.reply({"refused": Refusal(kind, error.detail, error.errors, error.retry_after)})
@@ -340,10 +345,10 @@ class Attempt(WatchedAttempt):
         self._is_doubted = bool(self._claims.leases.is_suspect(*self.key))
 
     def _store(self, now: float) -> None:
-        due = self.log or self.report or now - self._renewed > jobqueue.RENEW_SECONDS
-        if not (due and now - self._stored > STORE_SECONDS or self.log.is_full):
+        has_news = self.log or self.report or now - self._renewed_at > jobqueue.RENEW_SECONDS
+        if not (has_news and now - self._tried_store_at > STORE_SECONDS or self.log.is_full):
             return
-        self._stored = now
+        self._tried_store_at = now
         self._take_sample(now)          # before the database is locked
         with contextlib.suppress(*TEMPORARY_ERRORS):
             with self._database.transaction(durable=False) as transaction:
@@ -351,7 +356,7 @@ class Attempt(WatchedAttempt):
                     self._write(transaction, final=False)
                 else:
                     self.end("lost")
-            self._renewed = now
+            self._renewed_at = now
             self.drop()
 
     def write_ending(self, transaction: Connection) -> None:
@@ -389,15 +394,15 @@ class Batch(Generic[AnyAttempt]):
         self._handle_end = note_end       # called with each attempt that has ended
         self.child = child
         self.running = attempts         # the first has begun
-        self.unbegun: list[AnyAttempt] = []     # taken back from the runner
+        self.unbegun: list[AnyAttempt] = []     # taken back from the runner, or never sent
         self.ended: list[tuple[AnyAttempt, Outcome]] = []
         self.record_by = math.inf       # the latest time for recording the ended attempts
 
     def begin(self) -> None:
-        """Hand the batch over, or take it back.
+        """Hand the batch over to the runner.
 
-        It is taken back if its start cannot be stored, or if the worker stood still for so long that
-        another worker may have claimed the tasks.
+        Its attempts become unbegun instead if their start cannot be stored. They do so, too, if the worker
+        stood still so long that another worker may have claimed the tasks. A lost claim's task is dropped.
         """
         is_claim_safe = self.running[0].is_claim_safe(self._clock.monotonic())
         try:
@@ -408,7 +413,8 @@ class Batch(Generic[AnyAttempt]):
             self.running, self.unbegun = [], self.running
             return
         orders = [order for order in orders_made if order is not None]
-        if len(orders) < len(orders_made):     # on_crash=fail, so a batch of one: its claim was lost
+        # Only the start of a task with on_crash=fail tests the claim. Such a task is a batch of its own.
+        if len(orders) < len(orders_made):
             self.running = []
             return
         for attempt, end in zip(self.running, self.child.hand_over(orders)):
@@ -420,10 +426,10 @@ class Batch(Generic[AnyAttempt]):
     def watch(self) -> None:
         """Wait for the runner, handle its messages, and keep the running attempt alive."""
         first = self.running[0]
-        due = self.record_by - self._clock.monotonic()
-        self.child.wait(min(due, first.patience()), first.log.end)
+        seconds_left = self.record_by - self._clock.monotonic()
+        self.child.wait(min(seconds_left, first.patience()), first.log.end)
         if self.child.ended or first.ending:
-            self.child.is_dead()        # tested before the read, so that an outcome sent earlier is read
+            self.child.is_dead()        # before messages(): an outcome sent before the death is read
         for message in self.child.messages():
             if not self.running or not self.running[0].receive(message):
                 self.child.ended = True
@@ -472,7 +478,9 @@ class Pace:
         is_unlimited = limit == resource.RLIM_INFINITY
         self._most = BATCH_MAX if is_unlimited else max(1, min(BATCH_MAX, limit // 4 - 16))
         self.function: str | None = None    # the function that keeps ending quickly
-        self._count, self._seconds = 0, 0.0     # quick ends in a row; mean seconds
+        # Quick ends in a row, each counted as 3 after a long wait for the lock; the moving mean of their
+        # seconds.
+        self._count, self._seconds = 0, 0.0
         self.size = 1                       # tasks that may be claimed
 
     def learn(self, function: str, outcome: Outcome, waited: float = 0.0) -> None:

@@ -3,12 +3,12 @@
 PROBES and SLOW_PROBES have a row for each kind of state in the process: its name, how it is read, and how
 it is restored. If a state cannot be restored, the worker replaces the runner. Quick functions run 15,000
 times a second. So the rows of PROBES, which are read after each task, use modules in C where these are
-quicker. SLOW_PROBES are read after the last task of a batch, after a task that caused an audit event in
-SLOW_EVENTS, and after a task with a change that could not be restored.
+quicker. SLOW_PROBES are read after the last task of a batch, and after a task that caused an audit event in
+SLOW_EVENTS. They are also read if a change could not be restored.
 
 Rules: no probe imports a module. Of a module that is not imported, a probe returns the state that it would
-have after its import. No row sees the hidden state of an extension in C, or changed variables of tasks.py
-and of other modules of the owner's code.
+have after its import. No row sees the hidden state of an extension in C, or changed variables of the
+owner's modules, such as tasks.py.
 """
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ class TestTogether(DatabaseCase):
         with ThreadPoolExecutor(len(requests)) as pool:
             with self.database.transaction():
                 answers = [pool.submit(self.answer, request) for request in requests]
-                wait_until(lambda: len(self.database._wanted) == len(requests), what="adds that wait")
+                wait_until(lambda: len(self.database._waiting) == len(requests), what="adds that wait")
             return [answer.result() for answer in answers]
 
     def stored(self):
@@ -630,7 +630,7 @@ class TestCheckpoints(DatabaseCase):
         self.assertLessEqual(self.database.wal_bytes(), jobqueue.WAL_CHECKPOINT_BYTES)
 
     def test_between_two_checkpoints_nobody_who_commits_waits_for_who_reads_much(self):
-        self.database._checkpoints.put_off(1000)
+        self.database._checkpoint_timer.put_off(1000)
         with self.database._looking:
             writer = threading.Thread(target=self.grow, args=(jobqueue.WAL_CHECKPOINT_BYTES + 1_000_000,))
             writer.start()
