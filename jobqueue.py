@@ -3047,12 +3047,12 @@ class Journal:
         if (self.mode == "wal" and not self._is_ours() and not started_again
                 and abs(now - seen_at) < MACHINE_SILENT_SECONDS):
             until = iso(seen_at + MACHINE_SILENT_SECONDS)[11:19]
-            self._refuse("which allows no second one before %s UTC" % until)
+            self._refuse("which lets no other machine use it before %s UTC" % until)
 
     def _refuse(self, why):
         raise SetupError(
-            "The data folder %s is written in WAL mode on the machine %s, %s. If several are to "
-            "use it, stop everything on all and run there: "
+            "The data folder %s is used in WAL mode by the machine %s, %s. If several machines are to "
+            "use it, stop jobqueue on all of them and run on that machine: "
             "python3 jobqueue.py check --repair shared"
             % (self.path.parent, self.machine, why))
 
@@ -4184,8 +4184,8 @@ def open_database(folder, clock=Clock, patience=WEB_PATIENCE_SECONDS,
     path = find_database(folder)
     if (path.suffix == SERVER_FILE) != bool(address):
         raise SetupError((
-            "The data folder %s has a database of its own, %s. One on PostgreSQL needs another "
-            "folder." if address else "The data folder %s belongs to a queue on PostgreSQL (%s), "
+            "The data folder %s has a database of its own, %s. A queue on PostgreSQL needs another "
+            "data folder." if address else "The data folder %s belongs to a queue on PostgreSQL (%s), "
             "whose address is missing: set JOBQUEUE_DATABASE.") % (folder, path.name))
     return (PostgresDatabase(address, folder, clock, patience) if address
             else SqliteDatabase(folder, clock, patience))
@@ -7958,7 +7958,7 @@ class Modes:
         cron = self._tick_history.visitor("cron")
         mode = "cron" if cron and cron["comes"] else "slice"
         return ChosenMode(mode, (
-            "%s, because started workers did not live (%s). Starting them is tried again at %s."
+            "%s, because the host ended started workers soon (%s). Starting them is tried again at %s."
             % (MODE_WORDS[mode], time_of_day(lost["at"]), time_of_day(again))))
 
     def works_in_slices(self):
@@ -9393,8 +9393,8 @@ _ROWS = {
                          "run cron jobs and commands as {user}, too; other sites that run as {user} can "
                          "change jobqueue's data"),
     "data_none": ("Data", NOTE, "there is none yet; it is made when the page is opened first"),
-    "data_open": ("Data", BAD, "other users can read it", "chmod 700 '{folder}', or move it if its "
-                  "file system has no modes"),
+    "data_open": ("Data", BAD, "other users can read it", "chmod 700 '{folder}'; if that changes "
+                  "nothing, move the folder to another disk"),
     "address_open": ("Data", BAD, "other users can read the database's password",
                      "chmod 600 {path}"),
     "data_gone": ("Data", BAD, "it is gone or cannot be read", "",
@@ -9402,8 +9402,8 @@ _ROWS = {
     "data_closed": ("Disk", BAD, "nothing can be written to {folder} ({why})", "if the disk or your quota "
                     "is full, remove files; else check its owner and rights"),
     "database_closed": ("Disk", BAD, "the database cannot be written", "chmod u+w {paths}"),
-    "locks_missing": ("Disk", NOTE, "files cannot be locked (flock), so that the end of a worker "
-                      "is noticed late"),
+    "locks_missing": ("Disk", NOTE, "this disk has no file locks (flock): tasks of a killed worker "
+                      "begin again only some minutes later"),
     "disk": ("Disk", BAD, "only {free} MB are left", "remove files: otherwise it will soon be impossible "
              "to add tasks",
              "", "", "the disk is nearly full"),
@@ -9417,17 +9417,18 @@ _ROWS = {
     "exposed": ("Exposure", BAD, "the web server delivers private files: {addresses}", "put .htaccess "
                 "there, or move all files out of the web site: the handbook (Hosts) shows how"),
     "htaccess_missing": ("Exposure", BAD, "the data folder has no .htaccess: a browser that guesses the "
-                         "name of a file can fetch it", "move the folder, and write its new path into a "
-                         "text file named data in its old place"),
+                         "name of a file can fetch it", "move the folder data out of the web site; in its "
+                         "place make a text file named data with the folder's new path"),
     "unlooked": ("Exposure", NOTE, "", "log in as an admin and open the page This host: it tests whether a "
                  "browser can fetch private files"),
     "door_shared": ("Web server", NOTE, "other sites of this machine can read the data",
-                    "let WSGIDaemonProcess use a user of your own, as in apache.conf"),
+                    "copy the line WSGIDaemonProcess of static/hosts/apache.conf, with your account "
+                    "after user="),
     "http_open": ("Web server", NOTE, "by HTTP, passwords can be read on the way",
                   "open the page by https://: nearly every host offers it"),
-    "proxy_unknown": ("Web server", NOTE, "{client} sends headers about visitors, which are ignored: if "
-                      "{client} is your host's proxy, write {client} into trusted_proxies, or set https to "
-                      "always"),
+    "proxy_unknown": ("Web server", NOTE, "requests come through {client}, whose headers about visitors and "
+                      "HTTPS are ignored: if {client} belongs to your host, write {client} into the setting "
+                      "trusted_proxies, or set https to always"),
     "slices_awaited": ("", NOTE, "", "", "cron_wait", MODE_WORDS["slice"] + "."),
     "no_worker": ("", BAD, "tasks wait, and {why}", "", "", "", "no worker starts", "disk"),
     "service_missing": ("Workers", BAD, "No service runs",
@@ -9455,11 +9456,11 @@ _ROWS = {
                      "add a line for cron in your host's panel, or let cron call the tick address: the "
                      "page This host shows both"),
     "log": ("Journal", BAD, "the database's log has grown to {size} MB, because a program keeps reading "
-            "the database: end that program (fuser '{path}' names it)", "", "storage",
+            "the database: end that program (the command fuser '{path}' prints its number)", "", "storage",
             "The database's log has grown to {size} MB, because a program keeps reading the database.",
             "the database's log is long", "disk"),
     "damaged": ("Database", BAD, "{name} is damaged: {why}",
-                "stop everything and put a backup in its place"),
+                "stop everything, then run python3 jobqueue.py restore FILE with a backup"),
     "backup_none": ("Backup", NOTE, "", "download one from the page This host, set backup_hour for "
                     "one every day, or run python3 jobqueue.py {command} FILE"),
     "backup": ("Backup", NOTE, "the last one was made {days} days ago", "download one from the page "
@@ -9468,16 +9469,18 @@ _ROWS = {
     "backup_failed": ("Backup", BAD, "the daily one failed: {why}", "make room on the disk",
                       "", "", "the daily backup failed", "disk"),
     "copy_lags": (
-        "Journal", NOTE, "the server does not wait for its replica: after a failover the newest changes "
-        "may be lost", "put the replica into synchronous_standby_names"),
+        "Journal", NOTE, "the server does not wait until its replica has a change: if the replica must take "
+        "over, the newest changes may be lost",
+        "let the admin of PostgreSQL name the replica in synchronous_standby_names"),
     "snapshot_old": (
-        "Journal", NOTE, "{holder} of the server has kept its snapshot for more than 10 minutes: "
-        "removed rows stay in the tables, so claims become slower",
-        "end that session, or drop the slot, on the server"),
+        "Journal", NOTE, "{holder} of the server has kept old rows from being removed for more than "
+        "10 minutes: tasks start more slowly",
+        "let the admin of PostgreSQL end that session or drop that slot"),
     "no_function": ("Functions", NOTE, "{file} declares no function yet: README shows how"),
     "tasks_differ": ("Functions", NOTE,
                      "programs used different files as their tasks.py within the last hour: {places}",
-                     "set the same JOBQUEUE_TASKS for the web server, for cron and in shells"),
+                     "set the environment variable JOBQUEUE_TASKS to the same path for the web server, for "
+                     "cron and in shells"),
     "hint_unclear": ("Functions", NOTE, "unknown types: {names}; their values are not converted, and the "
                      "form sends texts",
                      "use a type that the handbook lists (Functions), or leave out the type hint"),
@@ -9492,13 +9495,14 @@ _ROWS = {
                "a schedule was missed", "disk,no_worker", "#/schedules/{subject}"),
     "held_up": ("", NOTE, "{name}: {why}", "", "", "",
                 "a schedule waits long", "disk,code,no_worker", "#/schedules/{subject}"),
-    "task_lost": ("Tasks", BAD, "task {id} has had no heartbeat for {seconds:.0f} s, and no worker takes "
-                  "it over", "open the page or run python3 jobqueue.py tick"),
+    "task_lost": ("Tasks", BAD, "the worker of task {id} has given no sign of life for {seconds:.0f} s, "
+                  "and no other worker takes the task over", "open the page or run python3 jobqueue.py tick"),
     "waiting": ("Tasks", NOTE, "the oldest task that could start has waited {minutes} min", "", "", "",
                 "tasks wait long", "disk,code,no_worker", "#/tasks?status=pending"),
     "failed": ("", NOTE, "{why} (task {id})", "", "", "", "failed"),
-    "clock_back": ("Tasks", BAD, "the clock is {seconds:.0f} s behind the newest record ({at}): it was set "
-                   "back, or was wrong before"),
+    "clock_back": ("Tasks", BAD, "the clock is {seconds:.0f} s behind the newest event that jobqueue "
+                   "recorded: it was set back, or was wrong before",
+                   "correct the clock; if it is right now, this ends at {at}"),
     "channel_fails": ("Alerts", BAD, "{channel} to {recipient} failed: {error}",
                       "fix this, then send a test alert: python3 jobqueue.py alert test"),
     "links_missing": ("Alerts", NOTE, "messages have no links, because page_address is not set",
@@ -11193,7 +11197,7 @@ SESSION_SECONDS = 12 * 3600.0
 PASSWORD_MIN, PASSWORD_MAX = 8, 256
 SCRYPT_COST = (2 ** 14, 8, 5)   # OWASP's 16 MiB row
 STORED_PASSWORD = "scrypt$%d,%d,%d$%s$%s"
-SCRYPT_MISSING = "scrypt, which passwords need, is missing in this Python: choose another one"
+SCRYPT_MISSING = "this Python lacks scrypt, which passwords need: use another Python"
 hashing = threading.Semaphore(2)    # threads that hash at a time: each needs 16 MiB of a small host
 guessing = threading.BoundedSemaphore(6)    # threads that hash or wait to hash; a further one gets Busy
 # The number of guesses before the first wait; in seconds how long guesses count, the shortest and the longest
@@ -14221,7 +14225,7 @@ def _check_workers(queue):
 
 
 def _check_worker(queue):
-    yield queue.interpreter.path()
+    yield "tasks run with " + queue.interpreter.path()
     task_id = recall(queue.database, "sample_task")
     status = task_id and queue.database.value("SELECT status FROM task WHERE id=?", (task_id,))
     if status == FAILED:
@@ -14234,7 +14238,7 @@ def _check_machines(queue):
     database = queue.database
     rows = database.all("SELECT machine, version, count(*) AS workers FROM worker "
                         "GROUP BY machine, version ORDER BY machine, version")
-    yield "; ".join("%d on %s" % (row["workers"], row["machine"]) for row in rows) or (
+    yield "; ".join("workers on %s: %d" % (row["machine"], row["workers"]) for row in rows) or (
         "no worker runs")
     other_versions = ["%s has %s" % tuple(row)[:2] for row in rows if row["version"] != VERSION]
     if other_versions:
@@ -14264,7 +14268,7 @@ def _check_journal(queue):
         if server["holder"]:
             yield Finding("snapshot_old", holder=server["holder"])
         return
-    yield "%s on %s" % (database.journal.upper(), file_system(database.folder))
+    yield "journal mode %s, file system %s" % (database.journal.upper(), file_system(database.folder))
 
 
 def _check_database(queue, reads_all=True):
@@ -14521,11 +14525,14 @@ def check_installation(data=None):
 
 
 def next_step(report):
-    """Return the advice: the first remedy of the bad findings; if there are none, of all findings."""
+    """Return the advice: the first remedy of the bad findings; if there are none, of all findings.
+
+    It ends without a full stop, because a remedy may end with a command.
+    """
     bad = [finding for finding in report.findings if finding.verdict == BAD]
     remedy = next((finding.remedy for finding in bad or report.findings if finding.remedy),
                   "fix the bad findings" if bad else "")
-    return "Next, %s." % remedy if remedy else "No action is needed."
+    return "Next: %s" % remedy if remedy else "No action is needed."
 
 
 # access/import_checks.py -----------------------------------------------------
@@ -17205,9 +17212,9 @@ class Exchange(HandlerBase):
 
     def _environ(self, body):
         path, _, query = self.path.partition("?")
-        others = "content-type", "content-length", "proxy"
+        unprefixed = "content-type", "content-length", "proxy"
         sent = {"HTTP_" + name.upper().replace("-", "_"): value
-                for name, value in self.headers.items() if name not in others}
+                for name, value in self.headers.items() if name not in unprefixed}
         return {**sent, "REQUEST_METHOD": self.command, "REQUEST_URI": self.path, "SCRIPT_NAME": "",
                 "PATH_INFO": unquote(path, "latin-1"), "QUERY_STRING": query,
                 "CONTENT_TYPE": self.headers.get("content-type", ""),
@@ -18433,7 +18440,8 @@ def cmd_check(_, options):
     lines = ["%(verdict)-5s %(name)-11s %(text)s" % check for check in shown["checks"]]
     if queue:
         shown["advice"] = next_step(report)
-        lines += ["", shown["advice"], "Lines to copy: python3 jobqueue.py check --files"]
+        lines += ["", shown["advice"], "For lines of cron and of web servers, with your paths: "
+                  "python3 jobqueue.py check --files"]
     if queue and "files" in options.given:
         shown["files"] = host_files(queue)
         lines = ["# %(title)s: %(name)s\n\n%(text)s" % file for file in shown["files"]]

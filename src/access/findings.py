@@ -155,7 +155,7 @@ def _check_workers(queue: JobQueue) -> Lines:
 
 
 def _check_worker(queue: JobQueue) -> Lines:
-    yield queue.interpreter.path()
+    yield "tasks run with " + queue.interpreter.path()
     task_id = recall(queue.database, "sample_task")
     status = task_id and queue.database.value("SELECT status FROM task WHERE id=?", (task_id,))
     if status == FAILED:
@@ -168,7 +168,7 @@ def _check_machines(queue: JobQueue) -> Lines:
     database = queue.database
     rows = database.all("SELECT machine, version, count(*) AS workers FROM worker "
                         "GROUP BY machine, version ORDER BY machine, version")
-    yield "; ".join("%d on %s" % (row["workers"], row["machine"]) for row in rows) or (
+    yield "; ".join("workers on %s: %d" % (row["machine"], row["workers"]) for row in rows) or (
         "no worker runs")
     other_versions = ["%s has %s" % tuple(row)[:2] for row in rows if row["version"] != VERSION]
     if other_versions:
@@ -198,7 +198,7 @@ def _check_journal(queue: JobQueue) -> Lines:
         if server["holder"]:
             yield Finding("snapshot_old", holder=server["holder"])
         return
-    yield "%s on %s" % (database.journal.upper(), file_system(database.folder))
+    yield "journal mode %s, file system %s" % (database.journal.upper(), file_system(database.folder))
 
 
 def _check_database(queue: JobQueue, reads_all: bool = True) -> Lines:
@@ -455,8 +455,11 @@ def check_installation(data: Path | str | None = None) -> Installation:
 
 
 def next_step(report: Report) -> str:
-    """Return the advice: the first remedy of the bad findings; if there are none, of all findings."""
+    """Return the advice: the first remedy of the bad findings; if there are none, of all findings.
+
+    It ends without a full stop, because a remedy may end with a command.
+    """
     bad = [finding for finding in report.findings if finding.verdict == BAD]
     remedy = next((finding.remedy for finding in bad or report.findings if finding.remedy),
                   "fix the bad findings" if bad else "")
-    return "Next, %s." % remedy if remedy else "No action is needed."
+    return "Next: %s" % remedy if remedy else "No action is needed."

@@ -47,7 +47,7 @@ SESSION_SECONDS = 12 * 3600.0
 PASSWORD_MIN, PASSWORD_MAX = 8, 256
 SCRYPT_COST = (2 ** 14, 8, 5)   # OWASP's 16 MiB row
 STORED_PASSWORD = "scrypt$%d,%d,%d$%s$%s"
-SCRYPT_MISSING = "scrypt, which passwords need, is missing in this Python: choose another one"
+SCRYPT_MISSING = "this Python lacks scrypt, which passwords need: use another Python"
 hashing = threading.Semaphore(2)    # threads that hash at a time: each needs 16 MiB of a small host
 guessing = threading.BoundedSemaphore(6)    # threads that hash or wait to hash; a further one gets Busy
 # The number of guesses before the first wait; in seconds how long guesses count, the shortest and the longest

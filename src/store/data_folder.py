@@ -99,8 +99,8 @@ def open_database(folder: Path, clock: AnyClock = Clock, patience: float = WEB_P
     path = find_database(folder)
     if (path.suffix == SERVER_FILE) != bool(address):
         raise SetupError((
-            "The data folder %s has a database of its own, %s. One on PostgreSQL needs another "
-            "folder." if address else "The data folder %s belongs to a queue on PostgreSQL (%s), "
+            "The data folder %s has a database of its own, %s. A queue on PostgreSQL needs another "
+            "data folder." if address else "The data folder %s belongs to a queue on PostgreSQL (%s), "
             "whose address is missing: set JOBQUEUE_DATABASE.") % (folder, path.name))
     return (PostgresDatabase(address, folder, clock, patience) if address
             else SqliteDatabase(folder, clock, patience))

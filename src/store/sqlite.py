@@ -113,12 +113,12 @@ class Journal:
         if (self.mode == "wal" and not self._is_ours() and not started_again
                 and abs(now - seen_at) < MACHINE_SILENT_SECONDS):
             until = iso(seen_at + MACHINE_SILENT_SECONDS)[11:19]
-            self._refuse("which allows no second one before %s UTC" % until)
+            self._refuse("which lets no other machine use it before %s UTC" % until)
 
     def _refuse(self, why: str) -> None:
         raise SetupError(
-            "The data folder %s is written in WAL mode on the machine %s, %s. If several are to "
-            "use it, stop everything on all and run there: "
+            "The data folder %s is used in WAL mode by the machine %s, %s. If several machines are to "
+            "use it, stop jobqueue on all of them and run on that machine: "
             "python3 jobqueue.py check --repair shared"
             % (self.path.parent, self.machine, why))
 

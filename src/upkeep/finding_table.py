@@ -48,8 +48,8 @@ _ROWS: dict[str, tuple[str, ...]] = {
                          "run cron jobs and commands as {user}, too; other sites that run as {user} can "
                          "change jobqueue's data"),
     "data_none": ("Data", NOTE, "there is none yet; it is made when the page is opened first"),
-    "data_open": ("Data", BAD, "other users can read it", "chmod 700 '{folder}', or move it if its "
-                  "file system has no modes"),
+    "data_open": ("Data", BAD, "other users can read it", "chmod 700 '{folder}'; if that changes "
+                  "nothing, move the folder to another disk"),
     "address_open": ("Data", BAD, "other users can read the database's password",
                      "chmod 600 {path}"),
     "data_gone": ("Data", BAD, "it is gone or cannot be read", "",
@@ -57,8 +57,8 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "data_closed": ("Disk", BAD, "nothing can be written to {folder} ({why})", "if the disk or your quota "
                     "is full, remove files; else check its owner and rights"),
     "database_closed": ("Disk", BAD, "the database cannot be written", "chmod u+w {paths}"),
-    "locks_missing": ("Disk", NOTE, "files cannot be locked (flock), so that the end of a worker "
-                      "is noticed late"),
+    "locks_missing": ("Disk", NOTE, "this disk has no file locks (flock): tasks of a killed worker "
+                      "begin again only some minutes later"),
     "disk": ("Disk", BAD, "only {free} MB are left", "remove files: otherwise it will soon be impossible "
              "to add tasks",
              "", "", "the disk is nearly full"),
@@ -72,17 +72,18 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "exposed": ("Exposure", BAD, "the web server delivers private files: {addresses}", "put .htaccess "
                 "there, or move all files out of the web site: the handbook (Hosts) shows how"),
     "htaccess_missing": ("Exposure", BAD, "the data folder has no .htaccess: a browser that guesses the "
-                         "name of a file can fetch it", "move the folder, and write its new path into a "
-                         "text file named data in its old place"),
+                         "name of a file can fetch it", "move the folder data out of the web site; in its "
+                         "place make a text file named data with the folder's new path"),
     "unlooked": ("Exposure", NOTE, "", "log in as an admin and open the page This host: it tests whether a "
                  "browser can fetch private files"),
     "door_shared": ("Web server", NOTE, "other sites of this machine can read the data",
-                    "let WSGIDaemonProcess use a user of your own, as in apache.conf"),
+                    "copy the line WSGIDaemonProcess of static/hosts/apache.conf, with your account "
+                    "after user="),
     "http_open": ("Web server", NOTE, "by HTTP, passwords can be read on the way",
                   "open the page by https://: nearly every host offers it"),
-    "proxy_unknown": ("Web server", NOTE, "{client} sends headers about visitors, which are ignored: if "
-                      "{client} is your host's proxy, write {client} into trusted_proxies, or set https to "
-                      "always"),
+    "proxy_unknown": ("Web server", NOTE, "requests come through {client}, whose headers about visitors and "
+                      "HTTPS are ignored: if {client} belongs to your host, write {client} into the setting "
+                      "trusted_proxies, or set https to always"),
     "slices_awaited": ("", NOTE, "", "", "cron_wait", MODE_WORDS["slice"] + "."),
     "no_worker": ("", BAD, "tasks wait, and {why}", "", "", "", "no worker starts", "disk"),
     "service_missing": ("Workers", BAD, "No service runs",
@@ -110,11 +111,11 @@ _ROWS: dict[str, tuple[str, ...]] = {
                      "add a line for cron in your host's panel, or let cron call the tick address: the "
                      "page This host shows both"),
     "log": ("Journal", BAD, "the database's log has grown to {size} MB, because a program keeps reading "
-            "the database: end that program (fuser '{path}' names it)", "", "storage",
+            "the database: end that program (the command fuser '{path}' prints its number)", "", "storage",
             "The database's log has grown to {size} MB, because a program keeps reading the database.",
             "the database's log is long", "disk"),
     "damaged": ("Database", BAD, "{name} is damaged: {why}",
-                "stop everything and put a backup in its place"),
+                "stop everything, then run python3 jobqueue.py restore FILE with a backup"),
     "backup_none": ("Backup", NOTE, "", "download one from the page This host, set backup_hour for "
                     "one every day, or run python3 jobqueue.py {command} FILE"),
     "backup": ("Backup", NOTE, "the last one was made {days} days ago", "download one from the page "
@@ -123,16 +124,18 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "backup_failed": ("Backup", BAD, "the daily one failed: {why}", "make room on the disk",
                       "", "", "the daily backup failed", "disk"),
     "copy_lags": (
-        "Journal", NOTE, "the server does not wait for its replica: after a failover the newest changes "
-        "may be lost", "put the replica into synchronous_standby_names"),
+        "Journal", NOTE, "the server does not wait until its replica has a change: if the replica must take "
+        "over, the newest changes may be lost",
+        "let the admin of PostgreSQL name the replica in synchronous_standby_names"),
     "snapshot_old": (
-        "Journal", NOTE, "{holder} of the server has kept its snapshot for more than 10 minutes: "
-        "removed rows stay in the tables, so claims become slower",
-        "end that session, or drop the slot, on the server"),
+        "Journal", NOTE, "{holder} of the server has kept old rows from being removed for more than "
+        "10 minutes: tasks start more slowly",
+        "let the admin of PostgreSQL end that session or drop that slot"),
     "no_function": ("Functions", NOTE, "{file} declares no function yet: README shows how"),
     "tasks_differ": ("Functions", NOTE,
                      "programs used different files as their tasks.py within the last hour: {places}",
-                     "set the same JOBQUEUE_TASKS for the web server, for cron and in shells"),
+                     "set the environment variable JOBQUEUE_TASKS to the same path for the web server, for "
+                     "cron and in shells"),
     "hint_unclear": ("Functions", NOTE, "unknown types: {names}; their values are not converted, and the "
                      "form sends texts",
                      "use a type that the handbook lists (Functions), or leave out the type hint"),
@@ -147,13 +150,14 @@ _ROWS: dict[str, tuple[str, ...]] = {
                "a schedule was missed", "disk,no_worker", "#/schedules/{subject}"),
     "held_up": ("", NOTE, "{name}: {why}", "", "", "",
                 "a schedule waits long", "disk,code,no_worker", "#/schedules/{subject}"),
-    "task_lost": ("Tasks", BAD, "task {id} has had no heartbeat for {seconds:.0f} s, and no worker takes "
-                  "it over", "open the page or run python3 jobqueue.py tick"),
+    "task_lost": ("Tasks", BAD, "the worker of task {id} has given no sign of life for {seconds:.0f} s, "
+                  "and no other worker takes the task over", "open the page or run python3 jobqueue.py tick"),
     "waiting": ("Tasks", NOTE, "the oldest task that could start has waited {minutes} min", "", "", "",
                 "tasks wait long", "disk,code,no_worker", "#/tasks?status=pending"),
     "failed": ("", NOTE, "{why} (task {id})", "", "", "", "failed"),
-    "clock_back": ("Tasks", BAD, "the clock is {seconds:.0f} s behind the newest record ({at}): it was set "
-                   "back, or was wrong before"),
+    "clock_back": ("Tasks", BAD, "the clock is {seconds:.0f} s behind the newest event that jobqueue "
+                   "recorded: it was set back, or was wrong before",
+                   "correct the clock; if it is right now, this ends at {at}"),
     "channel_fails": ("Alerts", BAD, "{channel} to {recipient} failed: {error}",
                       "fix this, then send a test alert: python3 jobqueue.py alert test"),
     "links_missing": ("Alerts", NOTE, "messages have no links, because page_address is not set",

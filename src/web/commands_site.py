@@ -245,7 +245,8 @@ def cmd_check(_: None, options: Namespace) -> int:
     lines = ["%(verdict)-5s %(name)-11s %(text)s" % check for check in shown["checks"]]
     if queue:
         shown["advice"] = next_step(report)
-        lines += ["", shown["advice"], "Lines to copy: python3 jobqueue.py check --files"]
+        lines += ["", shown["advice"], "For lines of cron and of web servers, with your paths: "
+                  "python3 jobqueue.py check --files"]
     if queue and "files" in options.given:
         shown["files"] = host_files(queue)
         lines = ["# %(title)s: %(name)s\n\n%(text)s" % file for file in shown["files"]]

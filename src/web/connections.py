@@ -332,9 +332,9 @@ class Exchange(HandlerBase):
 
     def _environ(self, body: Body) -> Environ:
         path, _, query = self.path.partition("?")
-        others = "content-type", "content-length", "proxy"
+        unprefixed = "content-type", "content-length", "proxy"
         sent = {"HTTP_" + name.upper().replace("-", "_"): value
-                for name, value in self.headers.items() if name not in others}
+                for name, value in self.headers.items() if name not in unprefixed}
         return {**sent, "REQUEST_METHOD": self.command, "REQUEST_URI": self.path, "SCRIPT_NAME": "",
                 "PATH_INFO": unquote(path, "latin-1"), "QUERY_STRING": query,
                 "CONTENT_TYPE": self.headers.get("content-type", ""),

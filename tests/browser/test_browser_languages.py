@@ -151,8 +151,8 @@ class Languages(BrowserTestCase):
             ana.go(page)
             ana.see("Die Warteschlange default wurde von der Kommandozeile angehalten: moving.")
         told = {
-            "Next, remove files: the disk is full.":
-                "Als Nächstes: entfernen Sie Dateien: Die Festplatte ist voll.",
+            "Next: remove files: the disk is full":
+                "Als Nächstes: entfernen Sie Dateien: Die Festplatte ist voll",
             "No task starts: tasks. Next try 12:00.": "Keine Aufgabe startet: tasks. Nächster Versuch 12:00.",
             "Waiting for cron, which comes about every 5 minutes; it came last at 10:00.":
                 "Warten auf Cron, der etwa alle 5 Minuten kommt; zuletzt kam er um 10:00.",
@@ -160,10 +160,11 @@ class Languages(BrowserTestCase):
                 "Alle Worker sind beschäftigt, und: Ein Worker konnte nicht gestartet werden (Grenze für "
                 "Prozesse).",
             "The running time of search is not known yet.": "Die Laufzeit von search ist noch nicht bekannt.",
-            "192.0.2.7 sends headers about visitors, which are ignored: if 192.0.2.7 is your host's proxy, "
-            "write 192.0.2.7 into trusted_proxies, or set https to always":
-                "192.0.2.7 sendet Kopfzeilen über Besucher, die ignoriert werden: Ist 192.0.2.7 der Proxy "
-                "Ihres Hosts, tragen Sie 192.0.2.7 in trusted_proxies ein, oder setzen Sie https auf always",
+            "requests come through 192.0.2.7, whose headers about visitors and HTTPS are ignored: if "
+            "192.0.2.7 belongs to your host, write 192.0.2.7 into the setting trusted_proxies, or set https to always":
+                "Anfragen kommen über 192.0.2.7, dessen Kopfzeilen über Besucher und HTTPS ignoriert werden: "
+                "Gehört 192.0.2.7 zu Ihrem Host, tragen Sie 192.0.2.7 in die Einstellung trusted_proxies "
+                "ein, oder setzen Sie https auf always",
             "no task is run: set NbMaxWorker to 1 or more: it is 0; no cron has come; else":
                 "keine Aufgabe wird ausgeführt: setzen Sie NbMaxWorker auf 1 oder mehr: Es ist 0; kein Cron "
                 "kam; else",
@@ -172,9 +173,9 @@ class Languages(BrowserTestCase):
                 "5 sein.",
             "a worker could not be started (process limit) at 2026-01-31 12:00:00 UTC":
                 "Ein Worker konnte nicht gestartet werden (Grenze für Prozesse) um 2026-01-31 12:00:00 UTC",
-            "slice. Cron works on the tasks, because started workers did not live (12:00 UTC). Starting them "
-            "is tried again at 13:00 UTC":
-                "slice. Cron bearbeitet die Aufgaben, weil gestartete Worker nicht am Leben blieben (12:00 "
+            "slice. Cron works on the tasks, because the host ended started workers soon (12:00 UTC). "
+            "Starting them is tried again at 13:00 UTC":
+                "slice. Cron bearbeitet die Aufgaben, weil der Host gestartete Worker bald beendete (12:00 "
                 "UTC). Um 13:00 UTC wird erneut versucht, sie zu starten",
             "something else": "something else", "it went wrong on line 3": "it went wrong on line 3",
             "ValueError: no such city; running": "ValueError: no such city; running"}

@@ -54,7 +54,7 @@ class TestChecks(HostTestCase):
             file.write(b"\xff" * 1500)
         self.queue = self.another_queue()
         self.database = self.queue.database
-        self.assertEqual(self.verdict("Database", "put a backup"), "bad")
+        self.assertEqual(self.verdict("Database", "restore FILE with a backup"), "bad")
 
     @about_sqlite("its file is read through")
     def test_a_large_database_is_not_read_through_while_a_browser_waits(self):
@@ -95,7 +95,7 @@ class TestChecks(HostTestCase):
 
     def test_a_host_without_flock_is_a_note(self):
         with mock.patch.object(jobqueue.fcntl, "flock", side_effect=OSError(errno.ENOLCK, "No locks")):
-            self.assertEqual(self.verdict("Disk", "cannot be locked"), "note")
+            self.assertEqual(self.verdict("Disk", "this disk has no file locks"), "note")
         self.assertEqual(list((self.database.folder / "locks").iterdir()), [])
 
     def test_a_code_that_still_lies_there_is_told(self):
@@ -107,7 +107,7 @@ class TestChecks(HostTestCase):
         self.write("UPDATE user SET password='pbkdf2$600000$00$00' WHERE name='bob'")
         self.assertEqual(self.verdict("Admin", "the password of bob "), "bad")
         with mock.patch.object(jobqueue, "knows_scrypt", lambda: False):
-            self.assertEqual(self.verdict("Program", "choose another one"), "bad")
+            self.assertEqual(self.verdict("Program", "use another Python"), "bad")
 
     def test_how_many_tasks_run_is_told(self):
         self.assertEqual(self.verdict("Tasks", "0 running"), "ok")
@@ -121,12 +121,12 @@ class TestChecks(HostTestCase):
         self.claim()
         self.assertEqual(self.verdict("Tasks", "1 running"), "ok")
         self.clock.advance(2 * self.database.lease_seconds + 10)
-        self.assertEqual(self.verdict("Tasks", "no worker takes it over"), "bad")
+        self.assertEqual(self.verdict("Tasks", "no other worker takes the task over"), "bad")
 
     def test_machines_and_other_versions_on_them_are_told(self):
         self.assertEqual(self.verdict("Machines", "no worker runs"), "ok")
         self.live("service")
-        self.assertEqual(self.verdict("Machines", "1 on machine-1"), "ok")
+        self.assertEqual(self.verdict("Machines", "workers on machine-1: 1"), "ok")
         self.write("UPDATE worker SET machine='b2', version='0.9.0'")
         self.assertEqual(self.verdict("Machines", "but b2 has 0.9.0: copy the same files"), "note")
 
@@ -330,9 +330,9 @@ class TestFindings(HostTestCase):
             findings = [jobqueue.Finding(code, **seen) for code in codes]
             return jobqueue.next_step(jobqueue.Report([], findings))
 
-        self.assertEqual(next_of("no_admin", "files_mixed"), "Next, copy all files of one version.")
+        self.assertEqual(next_of("no_admin", "files_mixed"), "Next: copy all files of one version")
         self.assertIn("make the first admin", next_of("locks_missing", "no_admin", "samples"))
-        self.assertEqual(next_of("scrypt_missing", "no_admin"), "Next, fix the bad findings.")
+        self.assertEqual(next_of("scrypt_missing", "no_admin"), "Next: fix the bad findings")
         self.assertEqual(next_of("locks_missing"), "No action is needed.")
 
 
@@ -623,7 +623,7 @@ class TestHostOverHttp(WebTestCase):
         said = self.ana.get("/api/host", X_Forwarded_For="203.0.113.9").json
         checks = {one["name"]: one["text"] for one in said["checks"]}
         self.assertIn("a WSGI server", checks["Web server"])
-        self.assertIn("about visitors, which are ignored", checks["Web server"])
+        self.assertIn("whose headers about visitors and HTTPS are ignored", checks["Web server"])
         files = {one["name"]: one["text"] for one in said["files"]}
         self.assertIn("://jobs.example.org/", files["crontab"])
 

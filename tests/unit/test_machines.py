@@ -87,8 +87,9 @@ class TestTwoMachines(FolderCase):
     def test_a_second_living_one_is_refused_before_sqlite_opens_anything(self):
         self.visit(self.a)
         with mock.patch.object(jobqueue, "FileConnection", side_effect=AssertionError("it was opened")):
-            said = self.refused(self.b, "in WAL mode on the machine a, which allows no second one")
-        self.assertIn("stop everything on all and run there: python3 jobqueue.py check --repair shared",
+            said = self.refused(self.b, "in WAL mode by the machine a, which lets no other machine use it")
+        self.assertIn("stop jobqueue on all of them and run on that machine: python3 jobqueue.py "
+                      "check --repair shared",
                       said)
 
     def test_what_the_first_does_shows_that_it_lives(self):
@@ -97,12 +98,12 @@ class TestTwoMachines(FolderCase):
             self.clock.advance(jobqueue.MACHINE_SIGN_SECONDS)
             with self.a:
                 database.sign()
-            self.refused(self.b, "no second one")
+            self.refused(self.b, "no other machine use it")
 
     def test_being_refused_again_and_again_is_no_sign_of_life_of_the_first(self):
         self.visit(self.a)
         self.clock.advance(MACHINE_SILENT_SECONDS - 1)
-        self.refused(self.b, "no second one")
+        self.refused(self.b, "no other machine use it")
         self.clock.advance(2)
         self.assertEqual(self.visit(self.b), "wal")
         self.assertEqual(self.journal().machine, "b")
@@ -115,11 +116,11 @@ class TestTwoMachines(FolderCase):
             with self.assertRaises(jobqueue.StorageBroken) as caught:
                 self.write(self.a, database)
             self.assertIn("in WAL mode now, by the machine b", caught.exception.detail)
-        self.refused(self.a, "in WAL mode on the machine b")
+        self.refused(self.a, "in WAL mode by the machine b")
 
     def test_a_process_goes_on_after_another_machine_was_refused(self):
         database = self.use(self.a)
-        self.refused(self.b, "no second one")
+        self.refused(self.b, "no other machine use it")
         self.write(self.a, database)
 
     def test_a_server_that_hears_of_a_repair_stops(self):
@@ -153,13 +154,13 @@ class TestOneMachineUnderOtherNames(FolderCase):
     def test_two_machines_of_one_name_are_two(self):
         self.visit(self.a)
         self.clock.advance(20)
-        self.refused(Machine("a", "boot-2", up=5000), "in WAL mode on the machine a")
+        self.refused(Machine("a", "boot-2", up=5000), "in WAL mode by the machine a")
 
     def test_a_restarted_machine_with_a_new_name_waits_until_the_old_one_is_surely_gone(self):
         self.visit(self.a)
         self.clock.advance(20)
         until = jobqueue.iso(self.clock.now() - 20 + MACHINE_SILENT_SECONDS)[11:19]
-        self.refused(Machine("new-name", "boot-2"), "no second one before %s UTC" % until)
+        self.refused(Machine("new-name", "boot-2"), "no other machine use it before %s UTC" % until)
         self.clock.advance(MACHINE_SILENT_SECONDS - 19)
         self.assertEqual(self.visit(Machine("new-name", "boot-2")), "wal")
 
@@ -171,14 +172,14 @@ class TestOneMachineUnderOtherNames(FolderCase):
     def test_a_system_that_tells_no_boot_goes_by_its_name(self):
         self.visit(self.a)
         self.assertEqual(self.visit(Machine("a", "")), "wal")
-        self.refused(Machine("b", ""), "no second one")
+        self.refused(Machine("b", ""), "no other machine use it")
 
     def test_a_journal_that_a_former_version_wrote_is_read(self):
         self.visit(self.a)
         path = self.journal().path
         path.write_text(json.dumps({"mode": "wal", "machine": "a", "refused": {"b": 1}}))
         os.utime(path, (self.clock.now(),) * 2)
-        self.refused(self.b, "in WAL mode on the machine a, which allows no second one")
+        self.refused(self.b, "in WAL mode by the machine a, which lets no other machine use it")
         self.assertEqual(self.visit(self.a), "wal")
         self.assertEqual(self.visit(Machine("new-name", "boot-a")), "wal")
 
@@ -215,7 +216,7 @@ class TestBoxes(unittest.TestCase):
         self.assertEqual(self.look("container-2", boot), (0, ""))
         code, said = self.look("elsewhere", "another-boot")
         self.assertEqual((code, said.count("\n")), (1, 1), said)
-        self.assertIn("in WAL mode on the machine %s" % jobqueue.machine_name(), said)
+        self.assertIn("in WAL mode by the machine %s" % jobqueue.machine_name(), said)
         self.assertIn("check --repair", self.look("elsewhere", "another-boot")[1])
 
     def test_after_a_repair_two_machines_share_it_and_one_works_for_the_other(self):
@@ -234,7 +235,7 @@ class TestRepair(FolderCase):
     def test_several_machines_share_it_once_that_is_said(self):
         self.visit(self.a)
         there = Machine("b", "boot-b", "nfs4")
-        self.refused(there, "on the machine a, which is not safe on this file system (nfs4). If several")
+        self.refused(there, "by the machine a, which is not safe on this file system (nfs4). If several")
         self.assertEqual(self.repair(self.a, shared=True), "truncate")
         for machine in (self.a, there, self.b, self.a):
             self.assertEqual(self.visit(machine), "truncate")

@@ -4,7 +4,7 @@ import unittest
 from tests.helpers import words
 
 # What is left. Lower a number when you mend something; raise none.
-LEFT = {"first words": 0, "what": 3, "who": 0, "nobody": 3, "long": 3, "names": 4}
+LEFT = {"first words": 0, "what": 3, "who": 0, "nobody": 3, "long": 2, "names": 4}
 MUST = {
     "what": ("Return what was typed.", "Do whatever is due.", "The thread does what follows a commit."),
     "who": ("Who ticks next sees it.", "Return the Response for who asks.", "Whoever comes first makes it.",
