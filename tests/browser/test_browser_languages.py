@@ -161,7 +161,8 @@ class Languages(BrowserTestCase):
                 "Prozesse).",
             "The running time of search is not known yet.": "Die Laufzeit von search ist noch nicht bekannt.",
             "requests come through 192.0.2.7, whose headers about visitors and HTTPS are ignored: if "
-            "192.0.2.7 belongs to your host, write 192.0.2.7 into the setting trusted_proxies, or set https to always":
+            "192.0.2.7 belongs to your host, write 192.0.2.7 into the setting trusted_proxies, or set "
+            "https to always":
                 "Anfragen kommen über 192.0.2.7, dessen Kopfzeilen über Besucher und HTTPS ignoriert werden: "
                 "Gehört 192.0.2.7 zu Ihrem Host, tragen Sie 192.0.2.7 in die Einstellung trusted_proxies "
                 "ein, oder setzen Sie https auf always",
