@@ -15069,8 +15069,8 @@ def problem(error, accepts=""):
 LINES_MAX_BYTES = 64 << 20      # the largest body with one task per line
 ENVELOPE_TYPE, ENVELOPE_BYTES = "multipart/form-data", 8 << 10      # the most bytes of a form's head and tail
 NO_ENVELOPE = "A body of the type multipart/form-data must have one part, which names its Content-Type."
-COMMENTS = re.compile(rb"^ *(//[^\n]*|/\*((?!\*/).)*\*/)\n|/\*\* @type ((?!\*/).)*\*/ ?|^ +",
-                      re.M | re.S)      # also matches indentation
+COMMENTS = re.compile(rb"^\s*(//[^\n]*|/\*((?!\*/).)*\*/)\n|/\*\* @type ((?!\*/).)*\*/ ?|(?<=;) +// [^\n]*"
+                      rb"|^\s+", re.M | re.S)      # also matches indentation and empty lines
 STATIC_NAME = r"((languages|docs)/)?[A-Za-z0-9_-]+\.[a-z]+"
 
 

@@ -235,10 +235,10 @@ class Caching(WebTestCase):
 
     def test_browsers_get_scripts_and_styles_without_their_comments(self):
         (self.folder / "some.js").write_text(
-            '// one\n/** two\n * three\n */\nconst a = "/*";  // stays\n'
-            '/** @type {number} */ (a);\n/* four */\nconst b = "*/";\n', "utf-8")
+            '// one\n/** two\n * three\n */\nconst a = "/*";    // four\n\n\n  // five\n  const b = "x // y";'
+            '\n\n/** @type {number} */ (a);\n/* six */\nconst c = "*/";\n', "utf-8")
         answer = jobqueue.StaticFiles(self.folder).answer("some.js")
-        self.assertEqual(answer.body, b'const a = "/*";  // stays\n(a);\nconst b = "*/";\n')
+        self.assertEqual(answer.body, b'const a = "/*";\nconst b = "x // y";\n(a);\nconst c = "*/";\n')
 
     def test_what_is_long_is_compressed_for_who_accepts_it(self):
         self.add_many("bob", 50)
