@@ -46,8 +46,8 @@ export function patchState(badge, task) {
 
 /** Formats in the page's language. @param {Intl.DateTimeFormatOptions} options */
 export const formatter = (options) => new Intl.DateTimeFormat(locale, options);
-const clock = formatter({ hour: '2-digit', minute: '2-digit' });
-const day = formatter({ day: 'numeric', month: 'short' });
+export const clock = formatter({ hour: '2-digit', minute: '2-digit' });
+export const day = formatter({ day: 'numeric', month: 'short' });
 const year = formatter({ day: 'numeric', month: 'short', year: 'numeric' });
 const full = formatter({ dateStyle: 'full', timeStyle: 'long' });
 

@@ -3,7 +3,7 @@
 import { get, isAdmin, store } from './api.js';
 import { now } from './clock.js';
 import { h, setAttribute, setText, table } from './dom.js';
-import { countWords, duration, formatter, statusWord, timeWords } from './format.js';
+import { clock, countWords, day, duration, formatter, statusWord, timeWords } from './format.js';
 import { cell, patchRows } from './forms.js';
 import { grouped, t } from './language.js';
 import { address, seesAll } from './places.js';
@@ -31,10 +31,15 @@ const percent = (value) => `${grouped(Math.round(value * 1000) / 10)} %`;
 const sum = (steps, place) => steps.reduce((all, { values }) => all + (values[place] || 0), 0);
 /** @param {Step[]} steps @param {number} place */
 const most = (steps, place) => Math.max(0, ...steps.map(({ values }) => values[place] || 0));
-/** @param {Step[]} steps */
-const longest = (steps) => t('The median is at most {median}, the 95th percentile at most {high}.',
-  { median: duration(most(steps, 0)), high: duration(most(steps, 1)) });
-const PERCENTILES = [t('median'), t('95th percentile')];
+/** What charts of times have in common. @type {Omit<Kind, 'title'>} */
+const TIMES = { kind: 'lines', names: [t('median'), t('95th percentile')], least: 1, words: duration,
+  sentence: (steps) => t('The median is at most {median}, the 95th percentile at most {high}.',
+    { median: duration(most(steps, 0)), high: duration(most(steps, 1)) }) };
+/**
+ * Median and 95th percentile, or the longest where few were measured.
+ * @param {Figures['ran']} times @returns {(number|null)[]}
+ */
+const percentiles = (times) => [times?.p50 ?? null, times?.p95 ?? times?.max ?? null];
 
 /**
  * What the charts show of a step, and how. What is null was not measured.
@@ -45,12 +50,8 @@ const CHARTS = [
     words: plain, sentence: (steps) => t('{succeeded} succeeded, {failed} failed.',
       { succeeded: plain(sum(steps, 0)), failed: plain(sum(steps, 1)) }) },
   ({ succeeded, failed }) => [succeeded, failed]],
-  [{ title: t('Waiting time'), kind: 'lines', names: PERCENTILES, least: 1, words: duration,
-    sentence: longest },
-  ({ waited }) => [waited?.p50 ?? null, waited?.p95 ?? waited?.max ?? null]],
-  [{ title: t('Running time'), kind: 'lines', names: PERCENTILES, least: 1, words: duration,
-    sentence: longest },
-  ({ ran }) => [ran?.p50 ?? null, ran?.p95 ?? ran?.max ?? null]],
+  [{ title: t('Waiting time'), ...TIMES }, ({ waited }) => percentiles(waited)],
+  [{ title: t('Running time'), ...TIMES }, ({ ran }) => percentiles(ran)],
   [{ title: t('Worker utilization'), kind: 'bars', names: [t('busy')], least: 1, words: percent,
     sentence: (steps) => t('At most {share} of what the workers could do.',
       { share: percent(most(steps, 0)) }) },
@@ -73,25 +74,21 @@ export class Choices {
   /** @param {string} page */
   constructor(page) {
     this.page = page;
-    this.ranges = Object.entries(RANGES).map(([name, [words]]) => h('a', { 'data-range': name }, words));
-    this.people = isAdmin() ? [h('a', { 'data-whose': '' }, t('everybody')),
+    const ranges = Object.entries(RANGES).map(([name, [words]]) => h('a', { 'data-range': name }, words));
+    const people = isAdmin() ? [h('a', { 'data-whose': '' }, t('everybody')),
       h('a', { 'data-whose': 'mine' }, t('only mine'))] : [];
-    this.whose = h('nav', { class: 'tabs', 'aria-label': t('Whose tasks'), hidden: !isAdmin() },
-      ...this.people);
-    this.range = h('nav', { class: 'tabs', 'aria-label': t('How far back') }, ...this.ranges);
+    this.whose = h('nav', { class: 'tabs', 'aria-label': t('Whose tasks'), hidden: !isAdmin() }, ...people);
+    this.range = h('nav', { class: 'tabs', 'aria-label': t('How far back') }, ...ranges);
+    this.links = [...ranges, ...people];
   }
 
   /** Marks what is chosen; the links keep the rest of the address. @param {URLSearchParams} params */
   patch(params) {
-    for (const link of this.ranges) {
-      const { range = '' } = link.dataset;
-      setAttribute(link, 'href', address(params, { range }, this.page));
-      setAttribute(link, 'aria-current', range === rangeOf(params) && 'page');
-    }
-    for (const link of this.people) {
-      const { whose = '' } = link.dataset;
-      setAttribute(link, 'href', address(params, { whose }, this.page));
-      setAttribute(link, 'aria-current', Boolean(whose) === Boolean(ownerOf(params)) && 'page');
+    const chosen = { range: rangeOf(params), whose: ownerOf(params) && 'mine' };
+    for (const link of this.links) {
+      const [[name, value = '']] = Object.entries(link.dataset);
+      setAttribute(link, 'href', address(params, { [name]: value }, this.page));
+      setAttribute(link, 'aria-current', value === chosen[name] && 'page');
     }
   }
 }
@@ -106,7 +103,7 @@ export async function readFigures(params, signal, more = {}) {
   const to = Math.ceil(now() / HOUR) * HOUR;
   const from = to - span;
   const owner = ownerOf(params);
-  const query = new URLSearchParams({ from: iso(from), to: iso(to), step, ...more,
+  const query = new URLSearchParams({ from: new Date(from).toISOString(), to: new Date(to).toISOString(), step, ...more,
     ...owner && { owner } });
   const found = await get(`api/metrics?${query}`, signal);
   return { found, steps: places(found, from, to, size), size };
@@ -194,9 +191,6 @@ export class History {
   }
 }
 
-/** @param {number} time */
-const iso = (time) => new Date(time).toISOString().replace('.000Z', 'Z');
-
 /**
  * All steps from one time to another, each with its figures if there are some.
  * @param {Metrics} found @param {number} from @param {number} to @param {number} size
@@ -248,9 +242,8 @@ function functionRow(figures) {
   cell(t('Memory'), memory ? `${Math.ceil(memory / 1048576)} MB` : '–'));
 }
 
-/** Median and 95th percentile; the longest where few were measured. @param {Figures['ran']} times */
-export const spread = (times) => (times?.p50 == null ? ['–', '–']
-  : [times.p50, times.p95 ?? times.max].map(duration));
+/** These in words. @param {Figures['ran']} times */
+export const spread = (times) => percentiles(times).map((one) => (one === null ? '–' : duration(one)));
 
 /**
  * The last runs: high and light is a success, low and dark a failure.
@@ -276,8 +269,6 @@ function dots(runs = []) {
 
 const HEIGHT = 116;
 const LABEL = 64;
-const clock = formatter({ hour: '2-digit', minute: '2-digit' });
-const day = formatter({ day: 'numeric', month: 'short' });
 const weekday = formatter({ weekday: 'short', day: 'numeric', month: 'short' });
 let last = 0;
 
@@ -336,19 +327,17 @@ function spanWords({ at, end, open }) {
  */
 function moments(from, to, most) {
   const days = (to - from) / DAY;
-  const [size, units] = days < 3 ? ['Hours', [2, 4, 6, 12]] : days < 100 ? ['Date', [1, 2, 5, 10]]
-    : ['Month', [1, 2, 3, 6]];
-  const unit = units.find((one) => (
-    days * (size === 'Hours' ? 24 : size === 'Date' ? 1 : 1 / 30) / one <= most)) || 12;
+  /** @type {['Hours'|'Date'|'Month', number, number[]]} */
+  const [size, each, units] = days < 3 ? ['Hours', 24, [2, 4, 6, 12]]
+    : days < 100 ? ['Date', 1, [1, 2, 5, 10]] : ['Month', 1 / 30, [1, 2, 3, 6]];
+  const unit = units.find((one) => days * each / one <= most) || 12;
   const start = new Date(from);
   if (size === 'Month') start.setDate(1);
   start.setHours(size === 'Hours' ? start.getHours() - (start.getHours() % unit) : 0, 0, 0, 0);
   const found = [];
   for (let n = 0; +start < to && n < 100; n += 1) {
     if (+start >= from) found.push(+start);
-    if (size === 'Hours') start.setHours(start.getHours() + unit);
-    else if (size === 'Date') start.setDate(start.getDate() + unit);
-    else start.setMonth(start.getMonth() + unit);
+    start[`set${size}`](start[`get${size}`]() + unit);
   }
   return found;
 }
