@@ -349,35 +349,21 @@ export function lateMenu(label, fill) {
 }
 
 /** A button with what it opens below. @param {string} label @param {HTMLElement} body @param {{}} [more] attributes */
-function menuOf(label, body, more) {
-  const menu = h('details', { class: 'menu' },
-    h('summary', { class: 'button', ...more }, label, icon('down')), body);
-  closeElsewhere(menu);
-  return menu;
-}
+const menuOf = (label, body, more) => h('details', { class: 'menu' },
+  h('summary', { class: 'button', ...more }, label, icon('down')), body);
 
-/**
- * The menu closes when one goes on, clicks or goes elsewhere, and on Escape.
- * @param {HTMLDetailsElement} menu
- */
-export function closeElsewhere(menu) {
-  const look = (/** @type {Event} */ { target, type }) => {
-    const at = /** @type {Element} */ (target);
-    const stays = menu.contains(at) && (type === 'focusin' || at.closest('summary, label'));
-    if (!stays) menu.open = false;
-  };
-  menu.addEventListener('toggle', () => {
-    for (const type of ['click', 'focusin']) {
-      if (menu.open) document.addEventListener(type, look);
-      else document.removeEventListener(type, look);
-    }
-  });
-  menu.addEventListener('keydown', ({ key }) => {
-    if (key !== 'Escape' || !menu.open) return;
-    menu.open = false;
-    find('summary', menu).focus();
-  });
+/** Closes a menu when one goes on, clicks or goes elsewhere, and on Escape. @param {any} event */
+function closeMenus({ key, target, type }) {
+  for (const menu of /** @type {NodeListOf<HTMLDetailsElement>} */ (document.querySelectorAll('.menu[open]'))) {
+    const inside = menu.contains(target);
+    const escapes = inside && key === 'Escape';
+    if (escapes) find('summary', menu).focus();
+    if (escapes || (type !== 'keydown' && !inside)
+      || (type === 'click' && !target.closest('summary, label'))) menu.open = false;
+  }
 }
+// Before what was clicked takes the menu out of the page.
+for (const type of ['click', 'focusin', 'keydown']) document.addEventListener(type, closeMenus, true);
 
 /**
  * A button that deletes what has this address, once asked.

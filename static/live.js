@@ -2,7 +2,7 @@
 /** What follows the first view: lines above the page, looks that nobody asks for, menu, keys. */
 import { get, isAdmin, mayChange, pause, poll, request, store } from './api.js';
 import { find, h, icon, setText, textWith } from './dom.js';
-import { act, choice, closeElsewhere, say } from './forms.js';
+import { act, choice, say } from './forms.js';
 import { LANGUAGES, keep, recall, t } from './language.js';
 import { said } from './said.js';
 
@@ -174,7 +174,6 @@ const THEMES = { '': t('as the system has it'), light: t('light'), dark: t('dark
 
 /** Adds what one can choose, and listens. */
 function initializeMenu() {
-  const menu = /** @type {HTMLDetailsElement} */ (find('details.menu'));
   const button = find('#leave');
   button.before(choiceOf(t('Language'), LANGUAGES, document.documentElement.lang, (code) => {
     keep('language', code);
@@ -184,7 +183,6 @@ function initializeMenu() {
     dispatchEvent(new Event('theme'));
   }));
   button.addEventListener('click', () => act(button, logOut));
-  closeElsewhere(menu);
 }
 
 /**
