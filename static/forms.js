@@ -52,7 +52,7 @@ export function field(label, control, { help = '', required = false, after } = {
 /**
  * Something to choose from.
  * @param {Record<string, unknown>} attributes
- * @param {[string, string][]} options values and words
+ * @param {string[][]} options values and words
  * @param {string} [chosen]
  */
 export const choice = (attributes, options, chosen) => h('select', attributes,
@@ -237,12 +237,17 @@ export function sizeWords(bytes) {
     unit: ['byte', 'kilobyte', 'megabyte', 'gigabyte'][power], maximumSignificantDigits: 3 });
 }
 
+/** The title of a page. @param {...Child} children */
+export const heading = (...children) => h('h1', { tabindex: -1 }, ...children);
+
+/** The title of a page, with what stands beside it. @param {string} title @param {...Child} beside */
+export const head = (title, ...beside) => h('div', { class: 'head' }, heading(title), ...beside);
+
 /** A part of a page under its title. @param {string} title @param {...Child} children */
 export const part = (title, ...children) => h('section', {}, h('h2', {}, title), ...children);
 
 /** A page under its title. @param {string} title @param {...Child} children */
-export const page = (title, ...children) => render(title,
-  h('h1', { tabindex: -1 }, title), ...children);
+export const page = (title, ...children) => render(title, heading(title), ...children);
 
 /**
  * A search that leaves only those rows in sight that have what is typed.
@@ -510,6 +515,10 @@ export function copyBox(text, label) {
   return h('div', { class: 'copy' }, code, copy);
 }
 
+/** Names and what stands beside them, for a dl. @param {[Child, Child][]} pairs */
+export const pairItems = (pairs) => pairs.flatMap(([name, value]) => (
+  [h('dt', {}, name), h('dd', {}, value)]));
+
 /** A cell; its label is shown where columns have no room. @param {string|null} label */
 export const cell = (label, /** @type {Child[]} */ ...children) => (
   h('td', { 'data-label': label }, ...children));
@@ -564,7 +573,7 @@ export function showProblem(error) {
   if (!(error instanceof ApiError)) console.error(error);
   const { message, status } = error;
   const missing = status === 404;
-  render(missing ? t('Not found') : t('Problem'), h('h1', { tabindex: -1 }, missing
+  render(missing ? t('Not found') : t('Problem'), heading(missing
     ? t('There is nothing here') : status === 403 ? t('Not allowed') : t('That did not work')),
   h('p', {}, missing ? t('It was deleted, it belongs to someone else, or the address is wrong.')
     : message),

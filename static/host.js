@@ -4,11 +4,10 @@ import { ApiError, get, request, store } from './api.js';
 import { now } from './clock.js';
 import { find, h, render, setText, setTitle, table, textWith } from './dom.js';
 import { duration } from './format.js';
-import { act, badge, button, copyBox, part, patchRows, timeElement } from './forms.js';
+import { act, badge, button, copyBox, heading, pairItems, part, patchRows, timeElement } from './forms.js';
 import { t } from './language.js';
 import { said } from './said.js';
 
-/** @import {Child} from './dom.js' */
 /** @import {Canary, Check, Host, HostFile, Page, Ticks} from './types.js' */
 
 /** What only the file of such a name has; other pages may come with status 200. */
@@ -66,7 +65,7 @@ export async function lookForExposed(canary) {
 /** What `check` says of this host, the problems first. @type {Page['show']} */
 export async function show(_, signal) {
   const back = h('a', { class: 'back', href: '#/settings' }, t('← Settings'));
-  render(t('This host'), back, h('h1', { tabindex: -1 }, t('This host')),
+  render(t('This host'), back, heading(t('This host')),
     h('p', { class: 'lead' }, t('Checking…')));
   const view = new HostView(await get('api/host', signal), signal);
   if (signal.aborted) return;
@@ -78,7 +77,7 @@ export async function show(_, signal) {
 /** The page's parts; each look at the server brings them up to date in place. */
 class HostView {
   follows = false;
-  title = h('h1', { tabindex: -1 });
+  title = heading();
   advice = h('p', { class: 'advice text' });
   groups = GROUPS.map(([, , title]) => groupPart(title));
   mode = h('p');
@@ -205,16 +204,14 @@ const every = (period) => t('about every {time}', { time: duration(period) });
 function tickPairs(ticks) {
   const { last_at: last, last_source: source, period, cron, resident } = ticks || {};
   const by = SOURCES[source || ''];
-  /** @type {[string, Child[]][]} */
-  const pairs = [
-    [t('Last'), last ? [timeElement(last), by && `, ${t('by {name}', { name: by })}`]
-      : [t('never')]],
-    [t('While no page is open'), resident ? [t('a server runs all the time')]
-      : [period ? every(period) : t('not known yet')]],
-    [t('Cron'), cron?.last_at ? [...textWith('last {time}', { time: timeElement(cron.last_at) }),
-      cron.period ? `, ${every(cron.period)}` : ''] : [t('not seen')]],
-  ];
-  return pairs.flatMap(([name, words]) => [h('dt', {}, name), h('dd', {}, ...words)]);
+  return pairItems([
+    [t('Last'), last ? h('span', {}, timeElement(last), by && `, ${t('by {name}', { name: by })}`)
+      : t('never')],
+    [t('While no page is open'), resident ? t('a server runs all the time')
+      : period ? every(period) : t('not known yet')],
+    [t('Cron'), cron?.last_at ? h('span', {}, ...textWith('last {time}', { time: timeElement(cron.last_at) }),
+      cron.period ? `, ${every(cron.period)}` : '') : t('not seen')],
+  ]);
 }
 
 /** Lines to copy, folded. @param {HostFile} file */

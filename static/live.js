@@ -2,7 +2,7 @@
 /** What follows the first view: lines above the page, looks that nobody asks for, menu, keys. */
 import { get, isAdmin, mayChange, pause, poll, request, store } from './api.js';
 import { find, h, icon, setText, textWith } from './dom.js';
-import { act, choice, say } from './forms.js';
+import { act, choice, pairItems, say } from './forms.js';
 import { LANGUAGES, keep, recall, t } from './language.js';
 import { said } from './said.js';
 
@@ -287,10 +287,9 @@ function press(key) {
 /** Shows what there is, and where to switch it off. */
 function showHelp() {
   const close = () => dialog.close();
-  const list = h('dl', { class: 'pairs' });
-  for (const [key, words] of ownKeys()) list.append(h('dt', {}, h('kbd', {}, key)), h('dd', {}, words));
   const dialog = h('dialog', { 'aria-labelledby': 'keys', onclose: () => dialog.remove() },
-    h('h2', { id: 'keys' }, t('Keyboard')), list,
+    h('h2', { id: 'keys' }, t('Keyboard')), h('dl', { class: 'pairs' },
+      ...pairItems(ownKeys().map(([key, words]) => [h('kbd', {}, key), words]))),
     h('p', { class: 'help' }, ...textWith('To switch them off: {account}',
       { account: h('a', { href: '#/account', onclick: close }, t('your account')) })),
     h('button', { class: 'button', onclick: close }, t('Close')));

@@ -6,8 +6,8 @@ import { find, h, render, setText, table, textWith } from './dom.js';
 import { ZONE } from './durations.js';
 import { formatter } from './format.js';
 import {
-  act, askingButton, button, cell, check, choice, copyBox, deleteButton, field, moreMenu, openingButton,
-  page, say, secretField, sendingForm, timeElement,
+  act, askingButton, button, cell, check, choice, copyBox, deleteButton, field, heading, moreMenu,
+  openingButton, page, say, secretField, sendingForm, timeElement,
 } from './forms.js';
 import { t } from './language.js';
 import { keysAreOn, logOut, switchKeys } from './live.js';
@@ -116,7 +116,7 @@ function showInvitation(code) {
 
 /** A small page of its own. @param {string} title @param {...Child} children */
 function showCard(title, ...children) {
-  render(title, h('div', { class: 'card' }, h('h1', { tabindex: -1 }, title), ...children));
+  render(title, h('div', { class: 'card' }, heading(title), ...children));
 }
 
 /** Everyone, and forms for one more. @param {User[]} users @param {Token[]} invitations */

@@ -6,7 +6,7 @@ import { h, icon, render, table } from './dom.js';
 import { rangeWords } from './durations.js';
 import { countWords, duration, statusWord, timeWords } from './format.js';
 import {
-  badge, cell, change, deleteButton, durationInput, field, patchRows, pauseButton, pauseWords,
+  badge, cell, change, deleteButton, durationInput, field, head, heading, patchRows, pauseButton, pauseWords,
   refusal, say, secondsFrom, sendingForm,
 } from './forms.js';
 import { number, readFunctions } from './functions.js';
@@ -36,7 +36,7 @@ function showQueueList(known, signal) {
   };
   const refresh = async () => patch(await get('api/queues', signal));
   const wait = patch(known);
-  render(t('Queues'), h('div', { class: 'head' }, h('h1', { tabindex: -1 }, t('Queues')),
+  render(t('Queues'), head(t('Queues'),
     isAdmin() && h('a', { class: 'button', href: '#/queues?new=1' }, icon('plus'), t('New queue'))),
   table('plain queues', t('Queues'),
     [t('Queue'), t('Status'), t('Running'), t('Pending'), t('Limits'), ...isAdmin() ? [t('Actions')] : []],
@@ -147,7 +147,7 @@ function showQueueForm(queue, { machines }, signal) {
     value: queue?.machines?.join(', ') }),
   { help: [t('Commas between them. Empty: any.'), seen].filter(Boolean).join(' ') }));
   render(title, h('a', { class: 'back', href: '#/queues' }, t('← Queues')),
-    h('h1', { tabindex: -1 }, title), form);
+    heading(title), form);
 }
 
 /** What the form says. @param {Values} values */

@@ -5,7 +5,7 @@ import { find, h, icon, render, setText, table, textWith } from './dom.js';
 import { ZONE } from './durations.js';
 import { duration, statusWord, timeWords } from './format.js';
 import {
-  badge, button, cell, change, choice, deleteButton, field, part, patchRows, pauseButton,
+  badge, button, cell, change, choice, deleteButton, field, head, heading, part, patchRows, pauseButton,
   pauseWords, say, sendingForm, taskLink, timeElement,
 } from './forms.js';
 import {
@@ -71,7 +71,7 @@ async function showList(signal) {
   };
   const wait = await refresh();
   if (signal.aborted) return;
-  render(t('Schedules'), h('div', { class: 'head' }, h('h1', { tabindex: -1 }, t('Schedules')),
+  render(t('Schedules'), head(t('Schedules'),
     h('a', { class: 'button primary', href: '#/schedules/new' }, icon('plus'), t('New schedule'))),
   list, empty, help);
   poll(signal, refresh, wait);
@@ -188,7 +188,7 @@ class ScheduleView {
     const { schedule } = this;
     const title = titleOf(schedule);
     render(title, h('a', { class: 'back', href: '#/schedules' }, t('← Schedules')),
-      h('h1', { tabindex: -1 }, title, ' ', summaryElement(schedule)),
+      heading(title, ' ', summaryElement(schedule)),
       this.head, h('div', { class: 'doing' }, this.actions),
       h('div', { class: 'columns' },
         h('section', {}, h('h2', {}, t('Next runs'), ' ', this.zone), this.runs),
@@ -315,7 +315,7 @@ function showForm(chosen, schedule, queues, signal) {
   form.classList.add('planning');
   render(t('Schedule {name}', chosen), !schedule ? otherFunction('#/schedules/new')
     : h('a', { class: 'back', href: `#/schedules/${schedule.id}` }, t('← Back')),
-    h('h1', { tabindex: -1 }, schedule ? t('Change schedule of {name}', chosen)
+    heading(schedule ? t('Change schedule of {name}', chosen)
       : t('Schedule {name}', chosen)),
     ...introduction(chosen), form);
   rule.preview();
@@ -326,12 +326,11 @@ function showForm(chosen, schedule, queues, signal) {
  * @param {TaskFunction} chosen @param {Schedule|null} schedule @param {string[]} queues
  */
 function otherFields(chosen, schedule, queues) {
-  const entries = (/** @type {Record<string, string>} */ words) => Object.entries(words);
   return h('details', {}, h('summary', {}, t('Missed runs, overlaps and options')),
     h('div', { class: 'grid' },
-      field(t('Missed runs'), choice({ name: 'catch_up' }, entries(CATCH_UP),
+      field(t('Missed runs'), choice({ name: 'catch_up' }, Object.entries(CATCH_UP),
         schedule?.catch_up), { help: t('Runs that were due while the computer was off.') }),
-      field(t('If the last run has not ended'), choice({ name: 'overlap' }, entries(OVERLAP),
+      field(t('If the last run has not ended'), choice({ name: 'overlap' }, Object.entries(OVERLAP),
         schedule?.overlap)),
       ...optionFields(chosen, schedule?.options || {}, queues),
       isAdmin() && !schedule && field(t('Owner'), h('input', { name: 'owner', autocomplete: 'off',

@@ -3,7 +3,7 @@
 import { store } from './api.js';
 import { h, table } from './dom.js';
 import { Digits } from './digits.js';
-import { copyBox } from './forms.js';
+import { copyBox, pairItems } from './forms.js';
 import { t } from './language.js';
 
 const MOST_ROWS = 200;
@@ -72,8 +72,7 @@ export function argumentsElement({ function: called, arguments: values }, linkTo
 
 /** Names and values in two columns. @param {[string, unknown][]} entries */
 function pairs(entries) {
-  return h('dl', { class: 'pairs' }, ...entries.flatMap(([name, value]) => (
-    [h('dt', {}, name), h('dd', {}, inline(value))])));
+  return h('dl', { class: 'pairs' }, ...pairItems(entries.map(([name, value]) => [name, inline(value)])));
 }
 
 /**
