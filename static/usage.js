@@ -1,9 +1,9 @@
 // @ts-check
 /** All functions with their figures, and the page of each: its form, tasks, times, failures, runs. */
 import { ApiError, get, isAdmin, mayChange, poll } from './api.js';
-import { find, h, render, setAttribute, setText } from './dom.js';
+import { h, render, setText } from './dom.js';
 import { STATUSES, countWords, duration, elapsed, statusWord, timeWords } from './format.js';
-import { badge, part, patchRows, timeElement } from './forms.js';
+import { badge, head, pairItems, part, patchRows, timeElement } from './forms.js';
 import { introduction } from './functions.js';
 import {
   Choices, beginWords, byFailures, functionTable, ownerOf, patchFunctions, placeAfter, readFigures,
@@ -62,8 +62,7 @@ async function showAll(functions, choices, params, signal) {
   };
   const wait = await patch();
   if (signal.aborted) return;
-  render(t('Functions'), h('div', { class: 'overview' }, h('div', { class: 'head' },
-    h('h1', { tabindex: -1 }, t('Functions')), choices.whose, choices.range), note,
+  render(t('Functions'), h('div', { class: 'overview' }, head(t('Functions'), choices.whose, choices.range), note,
   functionTable(body)));
   poll(signal, patch, wait);
 }
@@ -84,20 +83,19 @@ class FunctionPage {
     this.failures = h('ul', { class: 'works' });
     this.calm = h('p', { class: 'help' });
     this.schedules = h('ul', { class: 'works' });
-    this.none = h('p', { class: 'help' });
-    this.runs = h('ol', { class: 'runs', onkeydown: (/** @type {KeyboardEvent} */ event) => this.press(event) });
+    this.none = h('p', { class: 'help' }, t('No schedule adds it.'));
+    const tell = (/** @type {any} */ { target }) => {
+      const link = target.closest('a');
+      if (link) setText(this.reading, link.title);
+    };
+    this.runs = h('ol', { class: 'runs', onfocusin: tell, onpointerover: tell,
+      onkeydown: (/** @type {KeyboardEvent} */ event) => this.press(event) });
     this.reading = h('p', { class: 'help reading' });
-    for (const event of ['focusin', 'pointerover']) {
-      this.runs.addEventListener(event, ({ target }) => {
-        const link = /** @type {Element} */ (target).closest('a');
-        if (link) setText(this.reading, link.getAttribute('aria-label') || '');
-      });
-    }
     const may = mayChange() && chosen && (chosen.who === 'user' || (chosen.who === 'admin' && isAdmin()));
     const query = new URLSearchParams({ function: name });
     this.root = h('div', { class: 'overview' },
       h('a', { class: 'back', href: address(params, {}, 'functions') }, t('← All functions')),
-      h('div', { class: 'head' }, h('h1', { tabindex: -1 }, name), choices.whose,
+      head(name, choices.whose,
         may && h('a', { class: 'button primary', href: `#/new/${encodeURIComponent(name)}` }, t('New task'))),
       ...chosen ? introduction(chosen) : [],
       h('p', { class: 'help' }, chosen ? WHO[chosen.who] : t('tasks.py has no such function now.')),
@@ -187,13 +185,12 @@ class FunctionPage {
     const { cancelled, failed, succeeded } = found.totals;
     const words = (/** @type {string[]} */ [median, high]) => (median === '–' ? median
       : t('{median}, 95 % within {high}', { median, high }));
-    const rows = [[t('Ended tasks'), t('{succeeded} succeeded, {failed} failed, {cancelled} cancelled.', {
+    this.facts.replaceChildren(...pairItems([[t('Ended tasks'), t('{succeeded} succeeded, {failed} failed, {cancelled} cancelled.', {
       succeeded: countWords(succeeded, Infinity), failed: countWords(failed, Infinity),
       cancelled: countWords(cancelled, Infinity) })],
-    [t('Ran, median'), words(ran)], [t('Waited, median'), words(waited)]];
+    [t('Ran, median'), words(ran)], [t('Waited, median'), words(waited)]]));
     setText(this.note, [this.owner ? t('Of your tasks.') : t('Of everybody’s tasks.'), beginWords(found)]
       .join(' ').trim());
-    this.facts.replaceChildren(...rows.flatMap(([name, value]) => [h('dt', {}, name), h('dd', {}, value)]));
     return 60;
   }
 
@@ -206,8 +203,7 @@ class FunctionPage {
       one.paused ? badge('paused', t('paused')) : one.next_at && timeElement(one.next_at),
       h('a', { href: `#/schedules/${one.id}` }, wordsOf(one)),
       h('bdi', { class: 'help' }, one.summary)));
-    setText(this.none, own.length ? '' : t('No schedule adds it.'));
-    setAttribute(this.none, 'hidden', Boolean(own.length || next));
+    this.none.hidden = Boolean(own.length || next);
   }
 }
 
