@@ -104,7 +104,7 @@ function cronWords(rule) {
   const words = CRON_FIELDS.slice(-values.length).map((name, place) => (
     values[place] === '*' || (clock && place < 2) ? ''
       : `${name} ${values[place].replace(/[a-z]{3,}/gi, month)}`)).filter(Boolean);
-  if (clock) words.unshift(`${hour.padStart(2, '0')}:${minute.padStart(2, '0')}`);
+  if (clock) words.unshift(`${two(hour)}:${two(minute)}`);
   return words.join(', ') || `${t('Every')} ${unitWords(1, values[5] ? 'second' : 'minute')}`;
 }
 
@@ -150,19 +150,17 @@ export class RuleFields {
   /** @param {Schedule|null} schedule */
   constructor(schedule) {
     const parts = partsOf(schedule?.rule || 'daily 01:00');
-    this.kind = choice({ name: 'kind' }, KINDS.map(([kind, said]) => [kind, said]), parts.kind);
+    this.kind = choice({ name: 'kind' }, KINDS, parts.kind);
     this.parts = buildParts(parts);
     this.quick = QUICK.map(([words, days]) => h('button', { type: 'button', class: 'button',
       onclick: () => this.choose(days) }, words));
-    const quick = h('div', { class: 'days quick' }, ...this.quick);
-    this.quickRow = quick;
+    this.quickRow = h('div', { class: 'days quick' }, ...this.quick);
     const zones = h('datalist', { id: 'zones' });
-    const zone = h('input', { name: 'zone', list: 'zones', autocomplete: 'off', spellcheck: 'false',
+    this.zone = h('input', { name: 'zone', list: 'zones', autocomplete: 'off', spellcheck: 'false',
       value: schedule?.zone || ZONE || 'UTC',
       onfocus: () => zones.childElementCount || zones.append(...zoneOptions()) });
-    this.zone = zone;
-    this.root.append(field(t('When'), this.kind), quick, ...Object.values(this.parts),
-      field(t('Time zone'), zone), zones,
+    this.root.append(field(t('When'), this.kind), this.quickRow, ...Object.values(this.parts),
+      field(t('Time zone'), this.zone), zones,
       h('div', { class: 'preview' }, this.words, this.times));
     this.showParts();
     this.first = this.text();
@@ -246,12 +244,12 @@ function buildParts({ count = '15', unit = 'm', time = '01:00', days = 'mon', da
       { after: choice({ name: 'unit', 'aria-label': t('Unit') }, EVERY, unit || 's') })),
     daily: h('div', {}, at()),
     weekly: h('div', {}, h('fieldset', { class: 'days' }, h('legend', {}, t('On')),
-      ...WEEK.map((value, place) => h('label', {}, h('input', { type: 'checkbox', name: 'days',
-        value, checked: days.includes(value) }), dayFormat.format(new Date(2001, 0, 1 + place))))),
+      ...WEEK.map((value) => h('label', {}, h('input', { type: 'checkbox', name: 'days',
+        value, checked: days.includes(value) }), weekday(value)))),
     at()),
     monthly: h('div', { class: 'pair' }, field(t('On'), choice({ name: 'day' },
       [...numbers(31, (number) => t('day {number}', { number })), ['last', t('the last day')]],
-      day.padStart(2, '0'))), at()),
+      two(day))), at()),
     yearly: h('div', { class: 'pair' }, field(t('On'),
       choice({ name: 'date' }, numbers(31, String), date), {
         after: choice({ name: 'month', 'aria-label': t('Month') }, numbers(12, (i) => (
@@ -267,7 +265,7 @@ function buildParts({ count = '15', unit = 'm', time = '01:00', days = 'mon', da
  * @param {number} most @param {(i: number) => string} words @returns {[string, string][]}
  */
 const numbers = (most, words) => Array.from({ length: most }, (_, i) => (
-  [String(i + 1).padStart(2, '0'), words(i + 1)]));
+  [two(String(i + 1)), words(i + 1)]));
 
 const zoneOptions = () => (Intl.supportedValuesOf?.('timeZone') || []).map((value) => (
   h('option', { value })));
