@@ -108,7 +108,7 @@ function blocks(text, id) {
         { id: slug(plain(heading)), tabindex: marks.length === 1 && -1 }, ...inline(heading, id)));
     } else if (line.startsWith(FENCE)) {
       lines.shift();
-      elements.push(codeElement(taken((each) => !each.startsWith(FENCE)).join('\n')));
+      elements.push(h('pre', { tabindex: 0 }, taken((each) => !each.startsWith(FENCE)).join('\n')));
       lines.shift();
     } else if (line.startsWith('|')) {
       elements.push(tableElement(taken((each) => each.startsWith('|')), id));
@@ -118,7 +118,8 @@ function blocks(text, id) {
         /^(-|\d+\.|) +\S/.test(each || lines[place + 1] || ''));
       const items = taken(part).join('\n');
       elements.push(h(line[0] === '-' ? 'ul' : 'ol', {}, ...items.split(/^(?:-|\d+\.) /m).slice(1)
-        .map((item) => h('li', {}, ...itemParts(item.replace(/^ {2,3}/gm, ''), id)))));
+        .map((item) => h('li', {}, ...(item.includes('\n\n') ? blocks : inline)(
+          item.replace(/^ {2,3}/gm, ''), id)))));
     } else if (line.trim()) {
       const more = (/** @type {string} */ each) => /^(?!#+ |\x60{3}|\||- )\S/.test(each);
       elements.push(h('p', {}, ...inline([lines.shift(), ...taken(more)].join('\n'), id)));
@@ -126,12 +127,6 @@ function blocks(text, id) {
   }
   return elements;
 }
-
-/** The parts of an item of a list: a line, or several blocks. @param {string} item @param {string} id */
-const itemParts = (item, id) => (item.includes('\n\n') ? blocks(item, id) : inline(item, id));
-
-/** Lines of code. @param {string} text */
-const codeElement = (text) => h('pre', { tabindex: 0 }, text);
 
 /** A table. @param {string[]} lines @param {string} id */
 function tableElement(lines, id) {
