@@ -20,7 +20,7 @@ export async function show({ params }, signal) {
   const query = new URLSearchParams([...params, ['limit', String(PAGE)]]);
   for (const name of ['since', 'until']) {
     const at = Date.parse(query.get(name) || '');
-    if (at) query.set(name, new Date(at).toISOString().replace('.000Z', 'Z'));
+    if (at) query.set(name, new Date(at).toISOString());
     else query.delete(name);
   }
   const path = `api/activity?${query}`;
