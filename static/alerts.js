@@ -32,7 +32,7 @@ export function watchAlerts() {
   });
 }
 
-/** @param {Alerts} found */
+/** Shows and tells how many are open; returns those. @param {Alerts} found */
 function ring({ alerts }) {
   const open = alerts.filter(({ ended_at: ended }) => !ended);
   const loud = open.filter(({ muted_until: until }) => !isMuted(until));
@@ -50,10 +50,11 @@ function ring({ alerts }) {
   if (news?.length && wantsNotifications()) {
     for (const { link, title, text } of news.slice(0, 3)) notify(said(title), said(text), link);
   }
+  return open;
 }
 
 /** @param {string|null} until */
-const isMuted = (until) => Boolean(until) && Date.parse(String(until)) > Date.now();
+const isMuted = (until) => Date.parse(until || '') > Date.now();
 
 /** Whether this browser was asked, by a click, and said yes. */
 const wantsNotifications = () => 'Notification' in window && Notification.permission === 'granted'
@@ -64,10 +65,9 @@ export async function show(_, signal) {
   const open = h('tbody');
   const ended = h('tbody');
   const none = h('p', { class: 'help' }, t('Nothing is wrong.'));
-  const recipients = new Recipients((found) => patch(found));
+  const recipients = recipientsPart((found) => patch(found));
   const patch = (/** @type {Alerts} */ found) => {
-    ring(found);
-    const now = found.alerts.filter((one) => !one.ended_at);
+    const now = ring(found);
     const over = found.alerts.filter((one) => one.ended_at);
     none.hidden = now.length > 0;
     openTable.hidden = !now.length;
@@ -95,7 +95,7 @@ const headCell = ({ link, text, title }, times) => h('th', { scope: 'row' },
 function alertRow(alert) {
   const { count, error, function: name, muted_until: until, opened_at: opened, told } = alert;
   const muted = isMuted(until);
-  const end = muted && Date.parse(String(until)) < FOR_EVER;
+  const end = muted && Date.parse(until || '') < FOR_EVER;
   return h('tr', {}, headCell(alert, count > 1 ? ` · ${t.n('{count} time | {count} times', count)}` : ''),
     cell(t('Since'), timeElement(opened)),
     cell(t('Sent'), told ? t.n('{count} time | {count} times', told) : t('not yet')),
@@ -103,7 +103,7 @@ function alertRow(alert) {
       name && error && retryButton(new URLSearchParams({ status: 'failed', function: name, error,
         ended_since: opened }), () => store.dispatchEvent(new Event('wake'))),
       ...muted ? [h('span', { class: 'help' }, ...end
-        ? textWith('Muted, ends {time}', { time: timeElement(String(until)) })
+        ? textWith('Muted, ends {time}', { time: timeElement(until) })
         : [t('Muted until it is resolved')]), muteButton(alert, 'no', t('Unmute'))]
         : [muteMenu(alert)])));
 }
@@ -128,37 +128,33 @@ function muteMenu(alert) {
 
 /** One that is over. @param {Alert} alert */
 const endedRow = (alert) => h('tr', {}, headCell(alert), cell(t('Since'), timeElement(alert.opened_at)),
-  cell(t('Resolved'), timeElement(String(alert.ended_at))));
+  cell(t('Resolved'), timeElement(alert.ended_at)));
 
-/** The recipients of alerts, whether messages reach them, and a test. */
-class Recipients {
-  body = h('tbody');
-  none = h('p', {}, ...textWith('Nobody is told yet. {setup}.',
+/**
+ * The recipients of alerts, whether messages reach them, and a test.
+ * @param {(found: Alerts) => void} seen
+ */
+function recipientsPart(seen) {
+  const body = h('tbody');
+  const none = h('p', {}, ...textWith('Nobody is told yet. {setup}.',
     { setup: settingsLink(t('Set up mail, Slack or ntfy')) }));
-  list = table('plain', t('Recipients'),
-    [t('Recipient'), t('Channel'), t('Last sent'), t('Problem')], this.body);
-  links = h('p', { class: 'help' }, t('Messages do not link to this page yet.'), ' ',
+  const list = table('plain', t('Recipients'),
+    [t('Recipient'), t('Channel'), t('Last sent'), t('Problem')], body);
+  const links = h('p', { class: 'help' }, t('Messages do not link to this page yet.'), ' ',
     button(t('Let them link to {address}', { address: base() }), async () => {
       await request('PATCH', 'api/settings', { page_address: base() });
       say(t('Saved.'), true);
     }, { class: 'small' }));
-
-  /** @param {(found: Alerts) => void} seen */
-  constructor(seen) {
-    this.test = testButton(seen);
-    this.change = h('p', {}, settingsLink(t('Change recipients')));
-    this.parts = [this.none, this.list, this.change, this.links, h('div', { class: 'actions' }, this.test,
-      button(t('Notify me in this browser'), allow))];
-  }
-
-  /** @param {Alerts} found */
-  patch({ channels, page_address: address }) {
-    const { body, change, links, list, none, test } = this;
+  const test = testButton(seen);
+  const change = h('p', {}, settingsLink(t('Change recipients')));
+  const parts = [none, list, change, links, h('div', { class: 'actions' }, test,
+    button(t('Notify me in this browser'), allow))];
+  return { parts, patch: (/** @type {Alerts} */ { channels, page_address: address }) => {
     none.hidden = channels.length > 0;
     list.hidden = change.hidden = test.hidden = !channels.length;
     links.hidden = !channels.length || Boolean(address);
     patchRows(body, channels, ({ channel, recipient }) => `${channel} ${recipient}`, channelRow);
-  }
+  } };
 }
 
 /** The address of this page. */
@@ -178,12 +174,12 @@ export const testButton = (seen) => button(t('Send a test'), async () => {
   say(t('The test is being sent…'), true);
   /** @type {Channel[]} */
   let tried;
-  do {
+  for (;; await pause(1)) {
     const found = /** @type {Alerts} */ (await get('api/alerts'));
     seen?.(found);
     tried = found.channels;
-    if (tried.some(({ sending }) => sending)) await pause(1);
-  } while (tried.some(({ sending }) => sending));
+    if (!tried.some(({ sending }) => sending)) break;
+  }
   const failed = tried.find(({ error }) => error);
   const ids = new Set(deliveries.map((/** @type {{id: number}} */ { id }) => id));
   say(failed ? t('The test failed. {recipient}: {error}',
