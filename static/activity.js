@@ -37,14 +37,9 @@ export async function show({ params }, signal) {
     patchRows(body, activity, ({ id }) => id, activityRow);
     empty.textContent = activity.length ? '' : next ? t('No match so far. Search older activity.')
       : t('No activity matches.');
-    const links = [];
-    const link = (/** @type {string} */ cursor, /** @type {string} */ words) => links.push(
-      h('a', { href: address(params, { cursor }, 'activity') }, words));
-    if (params.has('cursor')) link('', t('← Newest'));
-    if (next) link(next, t('Older →'));
-    if (pager.textContent !== links.map(({ textContent }) => textContent).join('')) {
-      pager.replaceChildren(...links);
-    }
+    const links = [...params.has('cursor') ? [['', t('← Newest')]] : [], ...next ? [[next, t('Older →')]] : []];
+    patchRows(pager, links, ([, words]) => words, ([cursor, words]) => h('span', {},
+      h('a', { href: address(params, { cursor }, 'activity') }, words)));
     return params.has('cursor') ? 60 : 5;
   };
   const wait = patch(first);
