@@ -51,10 +51,9 @@ const RANGE_UNITS = [[1, 'second', 90], [60, 'minute', 7200], [3600, 'hour', 172
 export function unitWords(count, unit) {
   const isEnglish = locale.startsWith('en');
   const number = grouped(count);
-  const own = isEnglish ? '' : unit === 'second' ? t('{seconds} s', { seconds: number })
-    : unit === 'minute' ? t('{minutes} min', { minutes: number })
-      : unit === 'hour' ? t('{hours} h', { hours: number }) : '';
-  return own || count.toLocaleString(locale, { style: 'unit', unit,
+  const own = { second: t('{seconds} s', { seconds: number }),
+    minute: t('{minutes} min', { minutes: number }), hour: t('{hours} h', { hours: number }) }[unit];
+  return !isEnglish && own || count.toLocaleString(locale, { style: 'unit', unit,
     unitDisplay: isEnglish ? 'long' : 'short' });
 }
 
