@@ -37,7 +37,11 @@ export function initializeLines() {
 export function initializeFrame() {
   poll(new AbortController().signal, askService);
   workWhileOpen();
-  initializeSkip();
+  // The skip link must not change the address, which says where one is.
+  find('.skip').onclick = (event) => {
+    event.preventDefault();
+    find('h1').focus();
+  };
   store.on('session', learn);
   store.on('service', learnOfError);
   learn();
@@ -162,14 +166,6 @@ export async function readCatalogue(signal) {
   return catalogue;
 }
 
-/** The skip link must not change the address, which says where one is. */
-function initializeSkip() {
-  find('.skip').addEventListener('click', (event) => {
-    event.preventDefault();
-    find('h1').focus();
-  });
-}
-
 const THEMES = { '': t('as the system has it'), light: t('light'), dark: t('dark') };
 
 /** Adds what one can choose, and listens. */
@@ -182,7 +178,7 @@ function initializeMenu() {
     keep('theme', theme);
     dispatchEvent(new Event('theme'));
   }));
-  button.addEventListener('click', () => act(button, logOut));
+  button.onclick = () => act(button, logOut);
 }
 
 /**
@@ -202,7 +198,7 @@ export async function logOut() {
   store.set('session', null);
 }
 
-/** @type {[string, string, (() => unknown)?][]} */
+/** @type {[string, string, ((key: string) => unknown)?][]} */
 const KEYS = [
   ['/', t('search'), search],
   ['n', t('new task'), () => { location.hash = '#/new'; }],
@@ -211,8 +207,8 @@ const KEYS = [
   ['Enter', t('open the row')],
   ['h', t('previous tab'), () => turn(-1)],
   ['l', t('next tab'), () => turn(1)],
-  ['c', t('cancel the task, or the selected ones'), () => press('c')],
-  ['r', t('retry the task, or the selected ones'), () => press('r')],
+  ['c', t('cancel the task, or the selected ones'), press],
+  ['r', t('retry the task, or the selected ones'), press],
   ['x', t('select the row'), tick],
   ['u', t('back'), () => find('a.back, .back a')?.click()],
   ['?', t('these keys'), showHelp],
@@ -227,7 +223,7 @@ function initializeKeys() {
     const action = ownKeys().find(([key]) => key === event.key)?.[2];
     if (!action || !isFree(event) || !keysAreOn()) return;
     event.preventDefault();
-    action();
+    action(event.key);
   });
 }
 
