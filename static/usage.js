@@ -150,14 +150,11 @@ class FunctionPage {
   /** A bar for each run: its height is the duration, its colour and sign the state. @param {Row[]} tasks */
   patchRuns(tasks) {
     const longest = Math.max(0.001, ...tasks.map((task) => elapsed(task) || 0));
-    const chosen = /** @type {HTMLElement|null} */ (this.runs.querySelector('[tabindex="0"]'));
-    const id = chosen?.closest('li')?.dataset.key;
+    const chosen = this.runs.querySelector('[tabindex="0"]')?.closest('li')?.dataset.key;
     patchRows(this.runs, tasks, (task) => task.id, (task) => runBar(task, longest));
-    for (const link of this.runs.querySelectorAll('a')) link.tabIndex = -1;
-    const place = [...this.runs.children].findIndex((one) => (
-      /** @type {HTMLElement} */ (one).dataset.key === id));
-    const link = this.runs.children[place < 0 ? tasks.length - 1 : place]?.querySelector('a');
-    if (link) link.tabIndex = 0;
+    const links = [...this.runs.querySelectorAll('a')];
+    const first = links.at(tasks.findIndex(({ id }) => String(id) === chosen));    // else the last one
+    for (const link of links) link.tabIndex = link === first ? 0 : -1;
     if (!this.reading.textContent) {
       setText(this.reading, tasks.length
         ? t('The longest of these runs took {time}.', { time: duration(longest) })
