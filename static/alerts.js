@@ -131,7 +131,7 @@ const endedRow = (alert) => h('tr', {}, headCell(alert), cell(t('Since'), timeEl
   cell(t('Resolved'), timeElement(alert.ended_at)));
 
 /**
- * The recipients of alerts, whether messages reach them, and a test.
+ * Builds the list of the recipients of alerts: whether messages reach them, and a test.
  * @param {(found: Alerts) => void} seen
  */
 function recipientsPart(seen) {

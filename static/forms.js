@@ -237,10 +237,10 @@ export function sizeWords(bytes) {
     unit: ['byte', 'kilobyte', 'megabyte', 'gigabyte'][power], maximumSignificantDigits: 3 });
 }
 
-/** The title of a page. @param {...Child} children */
+/** Builds the title of a page. @param {...Child} children */
 export const heading = (...children) => h('h1', { tabindex: -1 }, ...children);
 
-/** The title of a page, with what stands beside it. @param {string} title @param {...Child} beside */
+/** Builds the title of a page, with what stands beside it. @param {string} title @param {...Child} beside */
 export const head = (title, ...beside) => h('div', { class: 'head' }, heading(title), ...beside);
 
 /** A part of a page under its title. @param {string} title @param {...Child} children */
@@ -515,7 +515,7 @@ export function copyBox(text, label) {
   return h('div', { class: 'copy' }, code, copy);
 }
 
-/** Names and what stands beside them, for a dl. @param {[Child, Child][]} pairs */
+/** Builds the items of a dl of names and what stands beside them. @param {[Child, Child][]} pairs */
 export const pairItems = (pairs) => pairs.flatMap(([name, value]) => (
   [h('dt', {}, name), h('dd', {}, value)]));
 

@@ -36,7 +36,7 @@ const TIMES = { kind: 'lines', names: [t('median'), t('95th percentile')], least
   sentence: (steps) => t('The median is at most {median}, the 95th percentile at most {high}.',
     { median: duration(most(steps, 0)), high: duration(most(steps, 1)) }) };
 /**
- * Median and 95th percentile, or the longest where few were measured.
+ * Takes the median and the 95th percentile, or the longest where few were measured.
  * @param {Figures['ran']} times @returns {(number|null)[]}
  */
 const percentiles = (times) => [times?.p50 ?? null, times?.p95 ?? times?.max ?? null];
@@ -242,7 +242,7 @@ function functionRow(figures) {
   cell(t('Memory'), memory ? `${Math.ceil(memory / 1048576)} MB` : '–'));
 }
 
-/** These in words. @param {Figures['ran']} times */
+/** Says these in words. @param {Figures['ran']} times */
 export const spread = (times) => percentiles(times).map((one) => (one === null ? '–' : duration(one)));
 
 /**
