@@ -37,7 +37,8 @@ export async function show({ params }, signal) {
     patchRows(body, activity, ({ id }) => id, activityRow);
     empty.textContent = activity.length ? '' : next ? t('No match so far. Search older activity.')
       : t('No activity matches.');
-    const links = [...params.has('cursor') ? [['', t('← Newest')]] : [], ...next ? [[next, t('Older →')]] : []];
+    const links = [...params.has('cursor') ? [['', t('← Newest')]] : [],
+      ...next ? [[next, t('Older →')]] : []];
     patchRows(pager, links, ([, words]) => words, ([cursor, words]) => h('span', {},
       h('a', { href: address(params, { cursor }, 'activity') }, words)));
     return params.has('cursor') ? 60 : 5;

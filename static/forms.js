@@ -359,7 +359,8 @@ const menuOf = (label, body, more) => h('details', { class: 'menu' },
 
 /** Closes a menu when one goes on, clicks or goes elsewhere, and on Escape. @param {any} event */
 function closeMenus({ key, target, type }) {
-  for (const menu of /** @type {NodeListOf<HTMLDetailsElement>} */ (document.querySelectorAll('.menu[open]'))) {
+  for (const menu of /** @type {NodeListOf<HTMLDetailsElement>} */ (
+    document.querySelectorAll('.menu[open]'))) {
     const inside = menu.contains(target);
     const escapes = inside && key === 'Escape';
     if (escapes) find('summary', menu).focus();

@@ -103,8 +103,8 @@ export async function readFigures(params, signal, more = {}) {
   const to = Math.ceil(now() / HOUR) * HOUR;
   const from = to - span;
   const owner = ownerOf(params);
-  const query = new URLSearchParams({ from: new Date(from).toISOString(), to: new Date(to).toISOString(), step, ...more,
-    ...owner && { owner } });
+  const query = new URLSearchParams({ from: new Date(from).toISOString(),
+    to: new Date(to).toISOString(), step, ...more, ...owner && { owner } });
   const found = await get(`api/metrics?${query}`, signal);
   return { found, steps: places(found, from, to, size), size };
 }

@@ -62,8 +62,8 @@ async function showAll(functions, choices, params, signal) {
   };
   const wait = await patch();
   if (signal.aborted) return;
-  render(t('Functions'), h('div', { class: 'overview' }, head(t('Functions'), choices.whose, choices.range), note,
-  functionTable(body)));
+  render(t('Functions'), h('div', { class: 'overview' },
+    head(t('Functions'), choices.whose, choices.range), note, functionTable(body)));
   poll(signal, patch, wait);
 }
 
@@ -182,9 +182,10 @@ class FunctionPage {
     const { cancelled, failed, succeeded } = found.totals;
     const words = (/** @type {string[]} */ [median, high]) => (median === '–' ? median
       : t('{median}, 95 % within {high}', { median, high }));
-    this.facts.replaceChildren(...pairItems([[t('Ended tasks'), t('{succeeded} succeeded, {failed} failed, {cancelled} cancelled.', {
-      succeeded: countWords(succeeded, Infinity), failed: countWords(failed, Infinity),
-      cancelled: countWords(cancelled, Infinity) })],
+    this.facts.replaceChildren(...pairItems([[t('Ended tasks'),
+      t('{succeeded} succeeded, {failed} failed, {cancelled} cancelled.', {
+        succeeded: countWords(succeeded, Infinity), failed: countWords(failed, Infinity),
+        cancelled: countWords(cancelled, Infinity) })],
     [t('Ran, median'), words(ran)], [t('Waited, median'), words(waited)]]));
     setText(this.note, [this.owner ? t('Of your tasks.') : t('Of everybody’s tasks.'), beginWords(found)]
       .join(' ').trim());
