@@ -3307,7 +3307,8 @@ class SqliteDatabase(DataFile):
 
     def _commit(self, durable):
         self._patiently(lambda: self._writer.run("COMMIT"))
-        # Only a durable commit that changed rows can concern idle workers.
+        # The bell rings after durable commits that changed rows, such as an add. Tasks that other commits
+        # make pending are found when a worker's wait ends, at most a second later.
         if durable and self._writer.changes > self._changes_before:
             self._bell.ring()
         self._changes_before = self._writer.changes
@@ -7958,7 +7959,8 @@ class Modes:
         cron = self._tick_history.visitor("cron")
         mode = "cron" if cron and cron["comes"] else "slice"
         return ChosenMode(mode, (
-            "%s, because the host ended started workers soon (%s). Starting them is tried again at %s."
+            "%s, because the host ended workers soon after they had started (%s). Starting them is tried "
+            "again at %s."
             % (MODE_WORDS[mode], time_of_day(lost["at"]), time_of_day(again))))
 
     def works_in_slices(self):
@@ -8668,9 +8670,9 @@ class Catalogue:
 #
 # Sums of the activity by hour and place: how many events there were, and how long they took.
 #
-# A place is a function and queue, or a machine. Tally gathers the values of each table (`hour` or
-# `worker_hour`), hour and place, and makes Sums of them. Sums can be added, and so can their Times: these are
-# histograms, which give percentiles.
+# A place is a function and queue, or a machine. Tally gathers the values for each row of the tables `hour` and
+# `worker_hour`, which is one hour at one place, and makes Sums of them. Sums can be added, and so can their
+# Times: these are histograms, which give percentiles.
 
 HOUR, SIX_HOURS, DAY, ALL_TIME = 3600, 21600, 86400, 0
 STEPS = {"hour": HOUR, "6h": SIX_HOURS, "12h": 43200, "day": DAY, "week": 7 * DAY}
@@ -8800,7 +8802,7 @@ class Times:
         return dump_json([self.count, self.sum, self.least, self.most, self.buckets])
 
     def up_to(self, number):
-        """Return how many times are in this bucket and those below it."""
+        """Return the number of times in this bucket and those below it."""
         return sum(count for name, count in self.buckets.items() if int(name) <= number)
 
     def percentile(self, share):
@@ -8915,7 +8917,7 @@ class Tally:
                owner_id, worker_id, machine):
         if event in EVENTS and type(function) is type(queue) is str:
             is_put_back, column = event == "put_back", EVENTS[event]
-            counts_at = at - (seconds or 0) if is_put_back else at     # the clock may have been set back
+            counts_at = at - (seconds or 0) if is_put_back else at     # negative if the clock was set back
             # A value of a wrong type raises an error here, before anything of its row is counted.
             waited, seconds, service, cpu_seconds, peak_memory = (
                 None if value is None else sane(value)
@@ -9388,7 +9390,7 @@ _ROWS = {
                     "copy all files of one version"),
     "scrypt_missing": ("Program", BAD, "{why}"),
     "program_open": ("Program", BAD, "every user of this machine can change the program",
-                     "chmod o-w {paths}"),
+                     "let only the owner write (755 for folders, 644 for files): chmod o-w {paths}"),
     "program_of_other": ("Program", NOTE, "the program's files belong to {owner}, but it runs as {user}: "
                          "run cron jobs and commands as {user}, too; other sites that run as {user} can "
                          "change jobqueue's data"),
@@ -9401,7 +9403,8 @@ _ROWS = {
                   "storage", "The data folder is gone or cannot be read."),
     "data_closed": ("Disk", BAD, "nothing can be written to {folder} ({why})", "if the disk or your quota "
                     "is full, remove files; else check its owner and rights"),
-    "database_closed": ("Disk", BAD, "the database cannot be written", "chmod u+w {paths}"),
+    "database_closed": ("Disk", BAD, "the database cannot be written",
+                        "give the owner the right to write (600): chmod u+w {paths}"),
     "locks_missing": ("Disk", NOTE, "this disk has no file locks (flock): tasks of a killed worker "
                       "begin again only some minutes later"),
     "disk": ("Disk", BAD, "only {free} MB are left", "remove files: otherwise it will soon be impossible "
@@ -9426,9 +9429,9 @@ _ROWS = {
                     "after user="),
     "http_open": ("Web server", NOTE, "by HTTP, passwords can be read on the way",
                   "open the page by https://: nearly every host offers it"),
-    "proxy_unknown": ("Web server", NOTE, "requests come through {client}, whose headers about visitors and "
-                      "HTTPS are ignored: if {client} belongs to your host, write {client} into the setting "
-                      "trusted_proxies, or set https to always"),
+    "proxy_unknown": ("Web server", NOTE, "visitors come through a proxy, {client}; its headers about them "
+                      "and about HTTPS are ignored: if it belongs to your host, write {client} into the "
+                      "setting trusted_proxies; if only HTTPS is not noticed, set https to always"),
     "slices_awaited": ("", NOTE, "", "", "cron_wait", MODE_WORDS["slice"] + "."),
     "no_worker": ("", BAD, "tasks wait, and {why}", "", "", "", "no worker starts", "disk"),
     "service_missing": ("Workers", BAD, "No service runs",
@@ -9502,7 +9505,7 @@ _ROWS = {
     "failed": ("", NOTE, "{why} (task {id})", "", "", "", "failed"),
     "clock_back": ("Tasks", BAD, "the clock is {seconds:.0f} s behind the newest event that jobqueue "
                    "recorded: it was set back, or was wrong before",
-                   "correct the clock; if it is right now, this ends at {at}"),
+                   "correct the clock; if it shows the right time already, this ends at {at}"),
     "channel_fails": ("Alerts", BAD, "{channel} to {recipient} failed: {error}",
                       "fix this, then send a test alert: python3 jobqueue.py alert test"),
     "links_missing": ("Alerts", NOTE, "messages have no links, because page_address is not set",
@@ -10574,10 +10577,10 @@ class DeliverySender:
 #
 # 1. Metrics keep the times of the latest attempts of each function. RunTimes has their mean, their variance
 #    and the standard error of the mean.
-# 2. A Plan goes through the first PLANNED_ROWS tasks of each queue, in the order of claims. It gives each task
-#    to the worker that becomes free last before the limits of queue and owner let the task start. If no worker
-#    is free by then, it is the first that becomes free. A task takes the mean time of its function's
-#    attempts, multiplied by the expected number of attempts.
+# 2. A Plan goes through the first PLANNED_ROWS tasks of each queue, in the order of claims. The limits of
+#    queue and owner say when a task may start. Of the workers that are free by then, it gets the one that
+#    became free last. If none is free by then, it gets the first that becomes free. A task takes the mean time
+#    of its function's attempts, multiplied by the expected number of attempts.
 # 3. The variances of the tasks of a worker are added. The variance of a start is divided by the number of
 #    workers that may share the tasks before it. The time until a start or an end is assumed to be lognormal
 #    (the method of Fenton and Wilkinson). A forecast is the range from its 20th to its 80th percentile.
@@ -10589,8 +10592,8 @@ class DeliverySender:
 
 
 PLANNED_ROWS = 500                 # tasks of each queue that are planned
-MIX_ROWS = 10_000               # tasks ahead of a task whose functions are read, at most
-BEFORE_MAX = 200_000            # tasks ahead of a task that are counted, at most
+MIX_ROWS = 10_000               # maximum of tasks ahead of a task that are counted by function
+BEFORE_MAX = 200_000            # maximum of tasks ahead of a task that are counted
 # After this progress and running time (seconds), the end of a task is predicted from its progress.
 PROGRESS_LEAST, PROGRESS_SECONDS = 0.05, 10.0
 PROGRESS_DEVIATION = 0.2            # standard deviation of that prediction, as a share of the remaining time
@@ -10707,8 +10710,8 @@ def before_values(task):
 def times_of(seconds, unsuccessful=0):
     """Return the RunTimes of attempts.
 
-    The variance is never 0: one deviation of half the mean is added to those of the attempts. The divisor
-    stays the number of attempts.
+    Equal times, too, have a variance: one deviation of half the mean is added to those of the attempts. The
+    divisor stays the number of attempts.
     """
     count, mean = len(seconds), sum(seconds) / len(seconds)
     variance = (sum((each - mean) ** 2 for each in seconds) + (mean / 2) ** 2) / count
@@ -14291,7 +14294,8 @@ def _check_backup(queue):
         readable_time(last["at"]), last["path"], "" if os.path.exists(last["path"]) else
         " (no longer there)") if last else "none yet"
     if queue.settings.get("backup_hour"):
-        yield "one every day in %s: copy that folder" % (queue.database.folder / BACKUPS)
+        yield "one every day in %s: now and then copy that folder to another computer" % (
+            queue.database.folder / BACKUPS)
     yield from queue.conditions.backup_failed()
     yield from queue.conditions.backup()
     if not last:
@@ -16963,8 +16967,8 @@ PATIENCE = {                            # seconds for a client in each phase of 
     "idle": 15.0,                       # to send the next request
     "farewell": 2.0}                    # to close its side after the last answer
 CLIENT_BYTES_PER_SECOND = 64 << 10      # a slower client uses up the seconds of its phase
-# Larger bodies and answers are kept in files. At a time, one request with a larger body is handled, and one
-# with a body over BODY_MAX_BYTES, since parsed JSON can need much memory.
+# Larger bodies and answers are kept in files. At most two requests with such bodies are handled at a time:
+# one with up to BODY_MAX_BYTES, and one with more. Parsed JSON can need much memory.
 LARGE_BYTES = 64 << 10
 SHUT_READ, SHUT_WRITE, SHUT_BOTH = 0, 1, 2      # the constants of the module socket
 UNKNOWN_NAME = ("This server is not known by that name. On the host, python3 jobqueue.py settings "

@@ -221,7 +221,8 @@ def _check_backup(queue: JobQueue) -> Lines:
         readable_time(last["at"]), last["path"], "" if os.path.exists(last["path"]) else
         " (no longer there)") if last else "none yet"
     if queue.settings.get("backup_hour"):
-        yield "one every day in %s: copy that folder" % (queue.database.folder / BACKUPS)
+        yield "one every day in %s: now and then copy that folder to another computer" % (
+            queue.database.folder / BACKUPS)
     yield from queue.conditions.backup_failed()
     yield from queue.conditions.backup()
     if not last:

@@ -373,7 +373,8 @@ class SqliteDatabase(DataFile):
 
     def _commit(self, durable: bool) -> None:
         self._patiently(lambda: self._writer.run("COMMIT"))
-        # Only a durable commit that changed rows can concern idle workers.
+        # The bell rings after durable commits that changed rows, such as an add. Tasks that other commits
+        # make pending are found when a worker's wait ends, at most a second later.
         if durable and self._writer.changes > self._changes_before:
             self._bell.ring()
         self._changes_before = self._writer.changes

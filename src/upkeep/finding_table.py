@@ -43,7 +43,7 @@ _ROWS: dict[str, tuple[str, ...]] = {
                     "copy all files of one version"),
     "scrypt_missing": ("Program", BAD, "{why}"),
     "program_open": ("Program", BAD, "every user of this machine can change the program",
-                     "chmod o-w {paths}"),
+                     "let only the owner write (755 for folders, 644 for files): chmod o-w {paths}"),
     "program_of_other": ("Program", NOTE, "the program's files belong to {owner}, but it runs as {user}: "
                          "run cron jobs and commands as {user}, too; other sites that run as {user} can "
                          "change jobqueue's data"),
@@ -56,7 +56,8 @@ _ROWS: dict[str, tuple[str, ...]] = {
                   "storage", "The data folder is gone or cannot be read."),
     "data_closed": ("Disk", BAD, "nothing can be written to {folder} ({why})", "if the disk or your quota "
                     "is full, remove files; else check its owner and rights"),
-    "database_closed": ("Disk", BAD, "the database cannot be written", "chmod u+w {paths}"),
+    "database_closed": ("Disk", BAD, "the database cannot be written",
+                        "give the owner the right to write (600): chmod u+w {paths}"),
     "locks_missing": ("Disk", NOTE, "this disk has no file locks (flock): tasks of a killed worker "
                       "begin again only some minutes later"),
     "disk": ("Disk", BAD, "only {free} MB are left", "remove files: otherwise it will soon be impossible "
@@ -81,9 +82,9 @@ _ROWS: dict[str, tuple[str, ...]] = {
                     "after user="),
     "http_open": ("Web server", NOTE, "by HTTP, passwords can be read on the way",
                   "open the page by https://: nearly every host offers it"),
-    "proxy_unknown": ("Web server", NOTE, "requests come through {client}, whose headers about visitors and "
-                      "HTTPS are ignored: if {client} belongs to your host, write {client} into the setting "
-                      "trusted_proxies, or set https to always"),
+    "proxy_unknown": ("Web server", NOTE, "visitors come through a proxy, {client}; its headers about them "
+                      "and about HTTPS are ignored: if it belongs to your host, write {client} into the "
+                      "setting trusted_proxies; if only HTTPS is not noticed, set https to always"),
     "slices_awaited": ("", NOTE, "", "", "cron_wait", MODE_WORDS["slice"] + "."),
     "no_worker": ("", BAD, "tasks wait, and {why}", "", "", "", "no worker starts", "disk"),
     "service_missing": ("Workers", BAD, "No service runs",
@@ -157,7 +158,7 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "failed": ("", NOTE, "{why} (task {id})", "", "", "", "failed"),
     "clock_back": ("Tasks", BAD, "the clock is {seconds:.0f} s behind the newest event that jobqueue "
                    "recorded: it was set back, or was wrong before",
-                   "correct the clock; if it is right now, this ends at {at}"),
+                   "correct the clock; if it shows the right time already, this ends at {at}"),
     "channel_fails": ("Alerts", BAD, "{channel} to {recipient} failed: {error}",
                       "fix this, then send a test alert: python3 jobqueue.py alert test"),
     "links_missing": ("Alerts", NOTE, "messages have no links, because page_address is not set",

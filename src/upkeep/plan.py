@@ -2,10 +2,10 @@
 
 1. Metrics keep the times of the latest attempts of each function. RunTimes has their mean, their variance
    and the standard error of the mean.
-2. A Plan goes through the first PLANNED_ROWS tasks of each queue, in the order of claims. It gives each task
-   to the worker that becomes free last before the limits of queue and owner let the task start. If no worker
-   is free by then, it is the first that becomes free. A task takes the mean time of its function's
-   attempts, multiplied by the expected number of attempts.
+2. A Plan goes through the first PLANNED_ROWS tasks of each queue, in the order of claims. The limits of
+   queue and owner say when a task may start. Of the workers that are free by then, it gets the one that
+   became free last. If none is free by then, it gets the first that becomes free. A task takes the mean time
+   of its function's attempts, multiplied by the expected number of attempts.
 3. The variances of the tasks of a worker are added. The variance of a start is divided by the number of
    workers that may share the tasks before it. The time until a start or an end is assumed to be lognormal
    (the method of Fenton and Wilkinson). A forecast is the range from its 20th to its 80th percentile.
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     Range = list[str]                   # [from, to], as RFC 3339
 
 PLANNED_ROWS = 500                 # tasks of each queue that are planned
-MIX_ROWS = 10_000               # tasks ahead of a task whose functions are read, at most
-BEFORE_MAX = 200_000            # tasks ahead of a task that are counted, at most
+MIX_ROWS = 10_000               # maximum of tasks ahead of a task that are counted by function
+BEFORE_MAX = 200_000            # maximum of tasks ahead of a task that are counted
 # After this progress and running time (seconds), the end of a task is predicted from its progress.
 PROGRESS_LEAST, PROGRESS_SECONDS = 0.05, 10.0
 PROGRESS_DEVIATION = 0.2            # standard deviation of that prediction, as a share of the remaining time
@@ -156,8 +156,8 @@ def before_values(task: QueuedTask) -> tuple[str, int, str, int, int, int]:
 def times_of(seconds: Sequence[float], unsuccessful: int = 0) -> RunTimes:
     """Return the RunTimes of attempts.
 
-    The variance is never 0: one deviation of half the mean is added to those of the attempts. The divisor
-    stays the number of attempts.
+    Equal times, too, have a variance: one deviation of half the mean is added to those of the attempts. The
+    divisor stays the number of attempts.
     """
     count, mean = len(seconds), sum(seconds) / len(seconds)
     variance = (sum((each - mean) ** 2 for each in seconds) + (mean / 2) ** 2) / count

@@ -1,8 +1,8 @@
 """Sums of the activity by hour and place: how many events there were, and how long they took.
 
-A place is a function and queue, or a machine. Tally gathers the values of each table (`hour` or
-`worker_hour`), hour and place, and makes Sums of them. Sums can be added, and so can their Times: these are
-histograms, which give percentiles.
+A place is a function and queue, or a machine. Tally gathers the values for each row of the tables `hour` and
+`worker_hour`, which is one hour at one place, and makes Sums of them. Sums can be added, and so can their
+Times: these are histograms, which give percentiles.
 """
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class Times:
         return dump_json([self.count, self.sum, self.least, self.most, self.buckets])
 
     def up_to(self, number: int) -> int:
-        """Return how many times are in this bucket and those below it."""
+        """Return the number of times in this bucket and those below it."""
         return sum(count for name, count in self.buckets.items() if int(name) <= number)
 
     def percentile(self, share: float) -> float:
@@ -264,7 +264,7 @@ class Tally:
                owner_id: int | None, worker_id: int | None, machine: str | None) -> None:
         if event in EVENTS and type(function) is type(queue) is str:
             is_put_back, column = event == "put_back", EVENTS[event]
-            counts_at = at - (seconds or 0) if is_put_back else at     # the clock may have been set back
+            counts_at = at - (seconds or 0) if is_put_back else at     # negative if the clock was set back
             # A value of a wrong type raises an error here, before anything of its row is counted.
             waited, seconds, service, cpu_seconds, peak_memory = (
                 None if value is None else sane(value)

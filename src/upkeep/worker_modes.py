@@ -181,7 +181,8 @@ class Modes:
         cron = self._tick_history.visitor("cron")
         mode = "cron" if cron and cron["comes"] else "slice"
         return ChosenMode(mode, (
-            "%s, because the host ended started workers soon (%s). Starting them is tried again at %s."
+            "%s, because the host ended workers soon after they had started (%s). Starting them is tried "
+            "again at %s."
             % (MODE_WORDS[mode], time_of_day(lost["at"]), time_of_day(again))))
 
     def works_in_slices(self) -> bool:

@@ -83,8 +83,8 @@ PATIENCE = {                            # seconds for a client in each phase of 
     "idle": 15.0,                       # to send the next request
     "farewell": 2.0}                    # to close its side after the last answer
 CLIENT_BYTES_PER_SECOND = 64 << 10      # a slower client uses up the seconds of its phase
-# Larger bodies and answers are kept in files. At a time, one request with a larger body is handled, and one
-# with a body over BODY_MAX_BYTES, since parsed JSON can need much memory.
+# Larger bodies and answers are kept in files. At most two requests with such bodies are handled at a time:
+# one with up to BODY_MAX_BYTES, and one with more. Parsed JSON can need much memory.
 LARGE_BYTES = 64 << 10
 SHUT_READ, SHUT_WRITE, SHUT_BOTH = 0, 1, 2      # the constants of the module socket
 UNKNOWN_NAME = ("This server is not known by that name. On the host, python3 jobqueue.py settings "

@@ -7,9 +7,9 @@ store, Batch keeps the order, and Pace decides how many tasks make a batch.
 An outcome takes this path: the runner's message, receive(), check(), Batch.ended, Recorder, end_all().
 
 Rules: the owner's code can write into the runner's channel, so each message of the runner is checked like
-a request. Every write about an attempt names its claim. If the disk is full or the database busy for a
-while, the attempt goes on, and its state is written later. It is ended only if even reading fails until the
-claim may be lost.
+a request. Every write about an attempt names its claim, or follows a test of the claim in the same
+transaction. If the disk is full or the database busy for a while, the attempt goes on, and its state is
+written later. It is ended if the claim cannot even be read for so long that another worker may have it.
 """
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ class WatchedAttempt:
     1. make_run_order() returns the order for the runner. The claim of a task with on_crash=fail is first
        committed durably.
     2. `started` is set when it begins.
-    3. check() is called again and again. It renews the claim and stores the output. It also tests for a
-       requested cancel and for the time limit. And it tests whether the Reaper marked the claim as suspect,
-       because two renewals are missing.
+    3. check() is called again and again. It tests the time limit, a requested cancel, and whether the claim
+       is in doubt. A claim in the database is in doubt once the Reaper marked it as suspect. Such a claim is
+       also renewed here, and the output is stored. For a remote worker's attempts its calls do that.
     4. end() records why it must end; only the first reason counts. Then _hold_or_signal() sends TERM, and
        KILL after GRACE_SECONDS. After a lost claim it sends KILL at once: another worker may run the task.
-    5. Unless the claim was lost, the outcome that the runner sent counts if no signal was sent before, or if
-       the function returned. Otherwise the outcome follows from `ending`, or from the way the runner died.
+    5. The outcome that the runner sent counts if the function returned, or if no signal had been sent. After
+       a lost claim it never counts. Otherwise the outcome follows from `ending`, or from the runner's death.
     """
 
     def __init__(self, clock: AnyClock, child: Child, row: ClaimedTask) -> None:
@@ -94,7 +94,7 @@ class WatchedAttempt:
         self._why: str | None = None
         self._signalled_at: float | None = None
 
-    # Implemented by each kind.
+    # Each subclass implements these; only given_names() has a default.
 
     def lease_seconds(self) -> float:
         """Return how long a claim holds without being renewed."""
@@ -132,7 +132,7 @@ class WatchedAttempt:
         """Answer with a task of the same owner, for get_result() of Django."""
         raise NotImplementedError
 
-    # Common to all kinds.
+    # Common to all subclasses.
 
     def make_run_order(self) -> RunOrder | None:
         """Prepare the start; return the order for the runner, or None if the claim was lost."""
@@ -180,7 +180,7 @@ class WatchedAttempt:
             return False
         self.report = sent.get("report", self.report)
         self.traceback, self.leftovers = sent.get("traceback"), sent.get("left")
-        if outcome.kind == "succeeded":     # an error_type: it called sys.exit(0), perhaps by our signal
+        if outcome.kind == "succeeded":     # with an error_type the function called sys.exit(0)
             self._has_returned, outcome.error_type = outcome.error_type is None, None
         self.reported = outcome
         return True
@@ -233,7 +233,7 @@ class WatchedAttempt:
             self._child.signal(signal.SIGKILL)
 
     def _take_sample(self, now: float) -> None:
-        """Measure the runner if that is due: as often as a claim is renewed, so at no write of its own."""
+        """Measure the runner if that is due. Samples are stored only when the claim is renewed."""
         if now - self._sampled_at <= jobqueue.RENEW_SECONDS:
             return
         self._sampled_at = now
@@ -429,7 +429,7 @@ class Batch(Generic[AnyAttempt]):
         seconds_left = self.record_by - self._clock.monotonic()
         self.child.wait(min(seconds_left, first.patience()), first.log.end)
         if self.child.ended or first.ending:
-            self.child.is_dead()        # before messages(): an outcome sent before the death is read
+            self.child.is_dead()        # called first: an outcome sent before its death is still read
         for message in self.child.messages():
             if not self.running or not self.running[0].receive(message):
                 self.child.ended = True

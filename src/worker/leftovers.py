@@ -6,8 +6,8 @@ times a second. So the rows of PROBES, which are read after each task, use modul
 quicker. SLOW_PROBES are read after the last task of a batch, and after a task that caused an audit event in
 SLOW_EVENTS. They are also read if a change could not be restored.
 
-Rules: no probe imports a module. Of a module that is not imported, a probe returns the state that it would
-have after its import. No row sees the hidden state of an extension in C, or changed variables of the
+Rules: no probe imports a module. If a module is not imported, a probe returns the state just after the
+module's import. No row sees the hidden state of an extension in C, or changed variables of the
 owner's modules, such as tasks.py.
 """
 from __future__ import annotations
@@ -282,7 +282,7 @@ class Leftovers:
         return remaining
 
     def _put_variables_back(self) -> None:
-        """Set each variable that the task set or unset in C's environment to its value in ENVIRONMENT."""
+        """Make C's environment equal to ENVIRONMENT again, where the task set or unset a variable."""
         variables, self._variables = self._variables, set()
         for name in variables:
             value = getattr(ENVIRONMENT, "_data").get(name)

@@ -160,12 +160,12 @@ class Languages(BrowserTestCase):
                 "Alle Worker sind beschäftigt, und: Ein Worker konnte nicht gestartet werden (Grenze für "
                 "Prozesse).",
             "The running time of search is not known yet.": "Die Laufzeit von search ist noch nicht bekannt.",
-            "requests come through 192.0.2.7, whose headers about visitors and HTTPS are ignored: if "
-            "192.0.2.7 belongs to your host, write 192.0.2.7 into the setting trusted_proxies, or set "
-            "https to always":
-                "Anfragen kommen über 192.0.2.7, dessen Kopfzeilen über Besucher und HTTPS ignoriert werden: "
-                "Gehört 192.0.2.7 zu Ihrem Host, tragen Sie 192.0.2.7 in die Einstellung trusted_proxies "
-                "ein, oder setzen Sie https auf always",
+            "visitors come through a proxy, 192.0.2.7; its headers about them and about HTTPS are ignored: "
+            "if it belongs to your host, write 192.0.2.7 into the setting trusted_proxies; if only HTTPS is "
+            "not noticed, set https to always":
+                "Besucher kommen über einen Proxy, 192.0.2.7; seine Kopfzeilen über sie und über HTTPS "
+                "werden ignoriert: Gehört er zu Ihrem Host, tragen Sie 192.0.2.7 in die Einstellung "
+                "trusted_proxies ein; wird nur HTTPS nicht bemerkt, setzen Sie https auf always",
             "no task is run: set NbMaxWorker to 1 or more: it is 0; no cron has come; else":
                 "keine Aufgabe wird ausgeführt: setzen Sie NbMaxWorker auf 1 oder mehr: Es ist 0; kein Cron "
                 "kam; else",
@@ -174,8 +174,8 @@ class Languages(BrowserTestCase):
                 "5 sein.",
             "a worker could not be started (process limit) at 2026-01-31 12:00:00 UTC":
                 "Ein Worker konnte nicht gestartet werden (Grenze für Prozesse) um 2026-01-31 12:00:00 UTC",
-            "slice. Cron works on the tasks, because the host ended started workers soon (12:00 UTC). "
-            "Starting them is tried again at 13:00 UTC":
+            "slice. Cron works on the tasks, because the host ended workers soon after they had started "
+            "(12:00 UTC). Starting them is tried again at 13:00 UTC":
                 "slice. Cron bearbeitet die Aufgaben, weil der Host gestartete Worker bald beendete (12:00 "
                 "UTC). Um 13:00 UTC wird erneut versucht, sie zu starten",
             "something else": "something else", "it went wrong on line 3": "it went wrong on line 3",

@@ -947,7 +947,7 @@ exec '%s' "$@"
         self.site.start_server()        # it sees at once how those end that it started itself
         ids = self.enqueue("ledger", [{"seconds": 0.02}] * 200, idle=True)
         wait_until(lambda: self.mode()[0] == "slice", 120, "mode slice", 0.3)      # two ticks of the server
-        self.assertIn("the host ended started workers soon", self.mode()[1])
+        self.assertIn("the host ended workers soon after they had started", self.mode()[1])
         self.site.stop_server()
         self.kill(*self.site.workers())     # slices that the server may have begun meanwhile
         return ids

@@ -86,7 +86,7 @@ class TestChecks(HostTestCase):
     @about_sqlite("rights of its file")
     def test_a_database_that_cannot_be_written_is_bad(self):
         with mock.patch.object(os, "access", return_value=False):
-            self.assertEqual(self.verdict("Disk", "cannot be written: chmod u+w"), "bad")
+            self.assertEqual(self.verdict("Disk", "chmod u+w"), "bad")
 
     def test_a_quota_that_is_used_up_is_bad_although_the_disk_has_room(self):
         error = OSError(errno.EDQUOT, "Disk quota exceeded")
@@ -623,7 +623,7 @@ class TestHostOverHttp(WebTestCase):
         said = self.ana.get("/api/host", X_Forwarded_For="203.0.113.9").json
         checks = {one["name"]: one["text"] for one in said["checks"]}
         self.assertIn("a WSGI server", checks["Web server"])
-        self.assertIn("whose headers about visitors and HTTPS are ignored", checks["Web server"])
+        self.assertIn("its headers about them and about HTTPS are ignored", checks["Web server"])
         files = {one["name"]: one["text"] for one in said["files"]}
         self.assertIn("://jobs.example.org/", files["crontab"])
 

@@ -80,7 +80,7 @@ class TestAuto(ModeCase):
         self.never_report()
         mode, why = self.decide()
         self.assertEqual(mode, "slice")
-        self.assertRegex(why, r"because the host ended started workers soon \(\d\d:\d\d UTC\)")
+        self.assertRegex(why, r"because the host ended workers soon after they had started \(\d\d:\d\d UTC\)")
         self.add()
         self.assertEqual(self.starter.start_needed(), 0)
 
