@@ -10118,6 +10118,14 @@ def summary_columns(summary, now):
             "summary_at": summary and next_summary(**summary, now=now)}
 
 
+def _parts(span, has_sums):
+    """Return the parts of a span as (start, end, step). Stored sums of whole six hours are fewer to read."""
+    start, end = (int(at) // HOUR * HOUR for at in span[1:])
+    first, last = -(-start // SIX_HOURS) * SIX_HOURS, end // SIX_HOURS * SIX_HOURS
+    parts = [(start, first, "hour"), (first, last, "6h"), (last, end, "hour")]
+    return [part for part in parts if part[0] < part[1]] if has_sums else [(start, end, "hour")]
+
+
 class Summaries:
     """The summaries of all tasks or of one owner's, and the mails with them."""
 
@@ -10129,22 +10137,22 @@ class Summaries:
         return {span.name: self._sentence(span, owner_id) for span in past_spans(zone, now)}
 
     def _sentence(self, span, owner_id):
-        start, end = (int(at) // HOUR * HOUR for at in span[1:])
-        figures = self._metrics.read(start, end, "hour", lambda *_: True, owner_id, owner_id)
         none_ended, succeeded, failed, too_many = SENTENCES[span.name]
-        if figures["counted_from"] and figures["counted_from"] > iso(start):
-            return too_many
-        totals = figures["totals"]
-        if not totals["succeeded"] and not totals["failed"]:
+        seconds, counts, failures = 0.0, 0, collections.Counter[str]()
+        for start, end, step in _parts(span, owner_id is None):
+            figures = self._metrics.read(start, end, step, lambda *_: True, owner_id, owner_id)
+            if figures["counted_from"] and figures["counted_from"] > iso(start):
+                return too_many
+            seconds += figures["totals"]["ran"]["sum"]
+            counts += figures["totals"]["succeeded"]
+            failures.update({row["name"]: row["failed"] for row in figures["functions"] if row["failed"]})
+        if not counts and not failures:
             return none_ended
-        seconds = max(1, round(totals["ran"]["sum"]))
-        shown = totals["succeeded"], span_text(seconds if seconds < HOUR else seconds // 60 * 60)
-        if not totals["failed"]:
-            return succeeded % shown
-        functions = sorted(figures["functions"], key=lambda function: -function["failed"])
-        names = ["%(name)s %(failed)d" % function for function in functions if function["failed"]]
-        return failed % (*shown, totals["failed"], ", ".join(
-            names[:NAMES_SHOWN] + ["…"] * (len(names) > NAMES_SHOWN)))
+        whole = max(1, round(seconds))
+        shown = counts, span_text(whole if whole < HOUR else whole // 60 * 60)
+        names = ["%s %d" % pair for pair in failures.most_common(NAMES_SHOWN)]
+        return failed % (*shown, sum(failures.values()), ", ".join(
+            names + ["…"] * (len(failures) > NAMES_SHOWN))) if failures else succeeded % shown
 
     def post_due(self):
         """Add the mail of each user whose summary is due to `delivery`."""

@@ -9,6 +9,7 @@ with an offset of a half hour, a day begins at the full hour before.
 """
 from __future__ import annotations
 
+import collections
 import json
 
 from ..base.head import TYPE_CHECKING
@@ -18,7 +19,7 @@ from ..base.time_and_text import dump_json, iso, span_text
 from ..base.values import TEXT, about, integer_within, object_of, or_null
 from ..store.database import Database
 from ..store.settings import Settings
-from .rollup import HOUR
+from .rollup import HOUR, SIX_HOURS
 from .metrics import Metrics
 from .alerts import page_link, post_message
 
@@ -69,6 +70,14 @@ def summary_columns(summary: JsonObject | None, now: float) -> JsonObject:
             "summary_at": summary and next_summary(**summary, now=now)}
 
 
+def _parts(span: Span, has_sums: bool) -> list[tuple[int, int, str]]:
+    """Return the parts of a span as (start, end, step). Stored sums of whole six hours are fewer to read."""
+    start, end = (int(at) // HOUR * HOUR for at in span[1:])
+    first, last = -(-start // SIX_HOURS) * SIX_HOURS, end // SIX_HOURS * SIX_HOURS
+    parts = [(start, first, "hour"), (first, last, "6h"), (last, end, "hour")]
+    return [part for part in parts if part[0] < part[1]] if has_sums else [(start, end, "hour")]
+
+
 class Summaries:
     """The summaries of all tasks or of one owner's, and the mails with them."""
 
@@ -80,22 +89,22 @@ class Summaries:
         return {span.name: self._sentence(span, owner_id) for span in past_spans(zone, now)}
 
     def _sentence(self, span: Span, owner_id: int | None) -> str:
-        start, end = (int(at) // HOUR * HOUR for at in span[1:])
-        figures = self._metrics.read(start, end, "hour", lambda *_: True, owner_id, owner_id)
         none_ended, succeeded, failed, too_many = SENTENCES[span.name]
-        if figures["counted_from"] and figures["counted_from"] > iso(start):
-            return too_many
-        totals = figures["totals"]
-        if not totals["succeeded"] and not totals["failed"]:
+        seconds, counts, failures = 0.0, 0, collections.Counter[str]()
+        for start, end, step in _parts(span, owner_id is None):
+            figures = self._metrics.read(start, end, step, lambda *_: True, owner_id, owner_id)
+            if figures["counted_from"] and figures["counted_from"] > iso(start):
+                return too_many
+            seconds += figures["totals"]["ran"]["sum"]
+            counts += figures["totals"]["succeeded"]
+            failures.update({row["name"]: row["failed"] for row in figures["functions"] if row["failed"]})
+        if not counts and not failures:
             return none_ended
-        seconds = max(1, round(totals["ran"]["sum"]))
-        shown = totals["succeeded"], span_text(seconds if seconds < HOUR else seconds // 60 * 60)
-        if not totals["failed"]:
-            return succeeded % shown
-        functions = sorted(figures["functions"], key=lambda function: -function["failed"])
-        names = ["%(name)s %(failed)d" % function for function in functions if function["failed"]]
-        return failed % (*shown, totals["failed"], ", ".join(
-            names[:NAMES_SHOWN] + ["…"] * (len(names) > NAMES_SHOWN)))
+        whole = max(1, round(seconds))
+        shown = counts, span_text(whole if whole < HOUR else whole // 60 * 60)
+        names = ["%s %d" % pair for pair in failures.most_common(NAMES_SHOWN)]
+        return failed % (*shown, sum(failures.values()), ", ".join(
+            names + ["…"] * (len(failures) > NAMES_SHOWN))) if failures else succeeded % shown
 
     def post_due(self) -> None:
         """Add the mail of each user whose summary is due to `delivery`."""

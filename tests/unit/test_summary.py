@@ -87,6 +87,17 @@ class Summary(WebTestCase):
         self.assertEqual(self.ask(self.ana)["last_week"],
                          "Last week: 2 succeeded in 3 min of work, 4 failed (add 3, greet 1).")
 
+    def test_the_hours_around_midnight_belong_to_the_days_of_the_zone(self):
+        self.go_to("2026-11-25T22:50")
+        self.work("eve", 10)
+        self.go_to("2026-11-25T23:10")      # in Oslo it is the next day
+        self.work("eve", 20)
+        for day, seconds in (("26", 10), ("27", 20)):
+            self.go_to("2026-11-%sT09:00" % day)
+            for query in ("?zone=Europe/Oslo", "?zone=Europe/Oslo&owner=eve"):
+                self.assertEqual(self.ask(self.ana, query)["yesterday"],
+                                 "Yesterday: 1 succeeded in %d s of work, none failed." % seconds)
+
     def test_figures_that_leave_out_tasks_are_not_given(self):
         with mock.patch.object(jobqueue, "FOLD_ROWS", 2), mock.patch.object(
                 jobqueue, "OWN_EVENTS", jobqueue.OWN_EVENTS.replace(str(jobqueue.FOLD_ROWS + 1), "3")):
