@@ -10159,12 +10159,16 @@ class Summaries:
         now = self._database.clock.now()
         for user in self._database.all(
                 "SELECT * FROM user WHERE summary_at<=? AND disabled=0 AND email IS NOT NULL", (now,)):
-            self._post(user, now)
+            with print_errors("making the summary of %s" % user["name"]):
+                self._post(user, now)
 
     def _post(self, user, now):
-        """Add the mail of a user, unless another process has just done so. Admins get all users' figures."""
+        """Add the mail of a user, unless another process has just done so.
+
+        Admins and viewers get the figures of all users' tasks.
+        """
         wish = json.loads(user["summary"])
-        sentences = self.sentences(wish["zone"], now, None if user["role"] == "admin" else user["id"])
+        sentences = self.sentences(wish["zone"], now, user["id"] if user["role"] == "user" else None)
         is_monday = past_spans(wish["zone"], now)[1].end > now - 86400
         link = page_link(self._settings, "#/overview")
         content = {
@@ -11110,8 +11114,7 @@ class Tick:
             self._ticks.hasten(TICK_SOON_SECONDS)
         if start:
             self._starter.start_needed(self.sleepers_missing())
-        with print_errors("making summaries"):
-            self._summaries.post_due()
+        self._summaries.post_due()
         with print_errors("looking what is wrong"):
             self._alerts.tick()
         with print_errors("making the daily backup"):

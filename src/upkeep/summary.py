@@ -14,6 +14,7 @@ import json
 
 from ..base.head import TYPE_CHECKING
 from ..base.types import NamedTuple
+from ..base.errors import print_errors
 from ..base.schedule_rules import parse_rule
 from ..base.time_and_text import dump_json, iso, span_text
 from ..base.values import TEXT, about, integer_within, object_of, or_null
@@ -111,12 +112,16 @@ class Summaries:
         now = self._database.clock.now()
         for user in self._database.all(
                 "SELECT * FROM user WHERE summary_at<=? AND disabled=0 AND email IS NOT NULL", (now,)):
-            self._post(user, now)
+            with print_errors("making the summary of %s" % user["name"]):
+                self._post(user, now)
 
     def _post(self, user: Row, now: float) -> None:
-        """Add the mail of a user, unless another process has just done so. Admins get all users' figures."""
+        """Add the mail of a user, unless another process has just done so.
+
+        Admins and viewers get the figures of all users' tasks.
+        """
         wish = json.loads(user["summary"])
-        sentences = self.sentences(wish["zone"], now, None if user["role"] == "admin" else user["id"])
+        sentences = self.sentences(wish["zone"], now, user["id"] if user["role"] == "user" else None)
         is_monday = past_spans(wish["zone"], now)[1].end > now - 86400
         link = page_link(self._settings, "#/overview")
         content: MessageContent = {

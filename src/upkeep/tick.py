@@ -92,8 +92,7 @@ class Tick:
             self._ticks.hasten(TICK_SOON_SECONDS)
         if start:
             self._starter.start_needed(self.sleepers_missing())
-        with print_errors("making summaries"):
-            self._summaries.post_due()
+        self._summaries.post_due()
         with print_errors("looking what is wrong"):
             self._alerts.tick()
         with print_errors("making the daily backup"):

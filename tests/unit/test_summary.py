@@ -4,7 +4,7 @@ from datetime import datetime, timezone
 from unittest import mock
 
 import jobqueue
-from tests.helpers.support import TestCase
+from tests.helpers.support import PASSWORD, TestCase
 from tests.helpers.web import WebTestCase
 
 OSLO = "Europe/Oslo"
@@ -133,10 +133,27 @@ class Summary(WebTestCase):
             "Yesterday no task ended.", "Last week: 2 succeeded in 3 min of work, 4 failed (add 3, greet 1).",
             "https://jobs.example.org/jq/#/overview"])
 
+    def test_viewers_read_about_all_tasks(self):
+        self.queue.users.add("vera", PASSWORD, "viewer")
+        self.wish("vera")
+        self.go_to("2026-11-25T08:00")
+        self.queue.summaries.post_due()
+        self.assertEqual(self.mails()[0]["lines"][0], self.ask(self.ana)["yesterday"])
+        self.assertEqual(self.ask(self.browser("vera")), self.ask(self.ana))
+
     def test_days_without_a_tick_bring_one_mail(self):
         self.wish("eve")
         self.go_to("2026-12-24T12:00")
         for _ in range(2):
+            self.queue.summaries.post_due()
+        self.assertEqual(len(self.mails()), 1)
+
+    def test_a_zone_that_this_machine_no_longer_knows_holds_up_no_other_mail(self):
+        for name in ("bob", "eve"):
+            self.wish(name)
+        self.write("UPDATE user SET summary=? WHERE name='bob'", ('{"hour": 7, "zone": "Mars"}',))
+        self.go_to("2026-11-25T08:00")
+        with mock.patch("sys.stderr"):
             self.queue.summaries.post_due()
         self.assertEqual(len(self.mails()), 1)
 
