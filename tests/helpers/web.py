@@ -210,8 +210,7 @@ class Visitor:
 
 def as_sent(path):
     """What browsers get of a file of the page: scripts and styles come without comments and indents."""
-    body = path.read_bytes()
-    return jobqueue.COMMENTS.sub(b"", body) if path.suffix in (".js", ".css") else body
+    return jobqueue.lighter(path.suffix, path.read_bytes())
 
 
 def call(app, environ, checked=True):
