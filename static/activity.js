@@ -2,7 +2,7 @@
 /** What happened, newest first: admins see everything, all others what is theirs. */
 import { get, isAdmin, poll } from './api.js';
 import { h, table } from './dom.js';
-import { duration } from './format.js';
+import { duration, tookWords } from './format.js';
 import { cell, choice, field, page, patchRows, timeElement, valuesOf } from './forms.js';
 import { readFunctions } from './functions.js';
 import { t } from './language.js';
@@ -90,8 +90,7 @@ function activityRow(entry) {
   const { attempt, message, seconds, waited } = entry;
   const details = [attempt && attempt > 1 && t('attempt {attempt}', { attempt }),
     waited != null && waited >= 1 && t('waited {time}', { time: duration(waited) }),
-    seconds != null && t('took {time}', { time: duration(seconds) }),
-    worker && t('worker {worker}', { worker }),
+    tookWords(seconds), worker && t('worker {worker}', { worker }),
     message !== actor && messageWords(entry)]
     .filter(Boolean).join(', ');
   return h('tr', {}, cell(null, timeElement(at)),

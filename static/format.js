@@ -24,10 +24,6 @@ export function stateWord({ cancel_requested: asked, status }) {
   return status === 'running' && asked ? t('stopping…') : statusWord(status);
 }
 
-/** For which tasks one waits. @param {number[]} ids */
-export const waitingWords = (ids) => (
-  t('for {tasks}', { tasks: ids.map((id) => `#${id}`).join(', ') }));
-
 /** A state: shape, word and colour; `patchState` brings it up to date. @param {Row} task */
 export function stateBadge(task) {
   const badge = h('span', { class: 'state' }, icon(task.status), h('span'));
@@ -101,13 +97,21 @@ export function elapsed(task) {
 }
 
 /** How long it may still take, once one can guess. @param {Row} task */
-export function estimate(task) {
+function estimate(task) {
   const seconds = elapsed(task);
   const { progress } = task;
   if (!progress || !seconds || progress < 0.03 || progress >= 1) return '';
   const time = duration(Math.ceil((seconds / progress) * (1 - progress)));
   return t('about {time} left', { time });
 }
+
+/** How far a task is, in percent and in its own words, and how long it may still take. @param {Row} task */
+export const progressWords = (task) => [
+  task.progress !== null && `${Math.floor(task.progress * 100)} %`, task.message, estimate(task),
+].filter(Boolean).join(' · ');
+
+/** How long it took, if that is known. @param {number|null} [seconds] */
+export const tookWords = (seconds) => seconds != null && t('took {time}', { time: duration(seconds) });
 
 /** A count, with thin spaces; the server often stops counting. @param {number} count */
 export function countWords(count, most = 10000) {

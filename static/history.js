@@ -3,7 +3,7 @@
 import { get, isAdmin, store } from './api.js';
 import { now } from './clock.js';
 import { h, setAttribute, setText, table } from './dom.js';
-import { clock, countWords, day, duration, formatter, statusWord, timeWords } from './format.js';
+import { clock, countWords, day, duration, formatter, statusWord, timeWords, tookWords } from './format.js';
 import { cell, patchRows } from './forms.js';
 import { grouped, t } from './language.js';
 import { address, seesAll } from './places.js';
@@ -254,9 +254,7 @@ function dots(runs = []) {
   return h('span', { class: 'dots', role: 'img',
     'aria-label': t('The last {count}: {failed} failed', { count: runs.length, failed }) },
   ...runs.map(({ id, status, seconds }) => h('i', { 'data-state': status,
-    title: [id && `#${id}`, statusWord(status),
-      seconds != null && t('took {time}', { time: duration(seconds) })]
-      .filter(Boolean).join(' ') })));
+    title: [id && `#${id}`, statusWord(status), tookWords(seconds)].filter(Boolean).join(' ') })));
 }
 
 /**

@@ -5,13 +5,12 @@ import { find, h, setAttribute, setText } from './dom.js';
 import { rangeWords } from './durations.js';
 import {
   duration, elapsed, isFinished, patchState, patchTime, stateBadge, stateWord, timeWords,
-  waitingWords,
 } from './format.js';
 import { act, ask, badge, button, lateMenu, patchRows, sampleHint, say, valuesOf } from './forms.js';
 import { grouped, t } from './language.js';
 import { Picked, groupRow, otherRow } from './many.js';
 import { address, seesAll } from './places.js';
-import { errorLine, said } from './said.js';
+import { errorLine, said, waitingWords } from './said.js';
 
 /** @import {Action} from './many.js' */
 /** @import {Shown, TaskList} from './tasks.js' */

@@ -4,7 +4,7 @@ import { get, isAdmin, poll, store } from './api.js';
 import { now } from './clock.js';
 import { find, h, icon, render, setAttribute, setText } from './dom.js';
 import { ZONE } from './durations.js';
-import { countWords, duration, elapsed, estimate, formatter, timeWords } from './format.js';
+import { countWords, duration, elapsed, formatter, progressWords, timeWords } from './format.js';
 import { badge, part, patchRows, timeElement } from './forms.js';
 import { Choices, History, ownerOf } from './history.js';
 import { t } from './language.js';
@@ -230,9 +230,8 @@ const ranWords = (task) => t('for {time}', { time: duration(elapsed(task) || 0) 
 
 /** A task that runs: how far it is. @param {Row} task */
 function runningRow(task) {
-  const { id, function: name, message, owner, progress, summary } = task;
-  const words = [progress !== null && `${Math.floor(progress * 100)} %`, message, estimate(task)]
-    .filter(Boolean).join(' · ');
+  const { id, function: name, owner, progress, summary } = task;
+  const words = progressWords(task);
   return h('li', {}, badge('running', ranWords(task)),
     h('a', { href: `#/tasks/${id}` }, name),
     h('bdi', {}, summary),

@@ -128,6 +128,10 @@ export function errorLine({ error, reason }) {
     : saidWhole(`${error.type} without a message`);
 }
 
+/** For which tasks one waits. @param {number[]} ids */
+export const waitingWords = (ids) => (
+  t('for {tasks}', { tasks: ids.map((id) => `#${id}`).join(', ') }));
+
 /** When it begins or ends, or why that is not known. @param {Forecast|null|undefined} forecast */
 export function forecastWords(forecast) {
   if (!forecast) return '';

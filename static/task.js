@@ -4,14 +4,16 @@ import { ApiError, get, mayChange, pause, poll, request, store } from './api.js'
 import { now } from './clock.js';
 import { find, h, kept, render, setText, setTitle, table, textWith } from './dom.js';
 import {
-  duration, elapsed, estimate, formatter, isFinished, patchState, stateBadge, stateWord, statusWord,
-  timeWords, waitingWords,
+  duration, elapsed, formatter, isFinished, patchState, progressWords, stateBadge, stateWord, statusWord,
+  timeWords, tookWords,
 } from './format.js';
 import { act, ask, badge, button, deleteButton, patchRows, say, sizeWords } from './forms.js';
 import { t } from './language.js';
 import { LogView } from './log.js';
 import { fromList, listPlace } from './places.js';
-import { errorLine, eventWords, forecastWords, messageWords, said, saidName } from './said.js';
+import {
+  errorLine, eventWords, forecastWords, messageWords, said, saidName, waitingWords,
+} from './said.js';
 import { list } from './tasks.js';
 import { askBrowser, isWatched, mailWords, tellingWords, watch } from './telling.js';
 import { MOST_CHARACTERS, argumentsElement, resultElement, valueCell } from './values.js';
@@ -142,12 +144,11 @@ class TaskView {
   /** Progress, its message and an estimate. */
   patchProgress() {
     const { bar, task } = this;
-    const { progress, status, message } = task;
-    this.progress.hidden = status !== 'running' || (progress === null && !message);
-    bar.hidden = progress === null;
-    bar.value = progress || 0;
-    const percent = progress !== null && `${Math.floor(progress * 100)} %`;
-    setText(this.estimate, [percent, message, estimate(task)].filter(Boolean).join(' · '));
+    const words = progressWords(task);
+    this.progress.hidden = task.status !== 'running' || !words;
+    bar.hidden = task.progress === null;
+    bar.value = task.progress || 0;
+    setText(this.estimate, words);
   }
 
   /** CPU and memory of the run, once there are two samples; their line has its room before. */
@@ -354,9 +355,12 @@ class TaskView {
   }
 }
 
-/** Duration and memory of a run in words. @param {{seconds: number|null, peak_memory: number|null}} run */
-const measuresOf = ({ seconds, peak_memory: memory }) => [
-  seconds != null && t('took {time}', { time: duration(seconds) }),
+/**
+ * Duration and memory of a run in words.
+ * @param {{seconds: number|null, peak_memory: number|null}} run @param {number|null} [cpu] in seconds
+ */
+const measuresOf = ({ seconds, peak_memory: memory }, cpu) => [
+  tookWords(seconds), cpu != null && t('{time} CPU', { time: duration(cpu) }),
   memory && t('{count} MB peak', { count: Math.ceil(memory / 1048576) })].filter(Boolean).join(', ');
 
 /**
@@ -372,7 +376,7 @@ function sentenceFor(task, end) {
   switch (task.status) {
     case 'running': return task.cancel_requested ? t('running for {time}', { time: took })
       : [t('for {time}', { time: took }), forecastOf(task)].filter(Boolean).join(' · ');
-    case 'succeeded': return [took && t('took {time}', { time: took }), tries]
+    case 'succeeded': return [tookWords(seconds), tries]
       .filter(Boolean).join(' ');
     case 'failed': return [tries, reason === 'error' ? '' : clip(errorLine({ ...task, error: null }))]
       .filter(Boolean).join(': ');
@@ -448,15 +452,13 @@ function errorElement(task) {
 
 /** One thing that happened. @param {Activity} entry @param {number|null} [schedule] */
 function activityElement(entry, schedule) {
-  const { at, event, attempt, waited, seconds, cpu_seconds: cpu, peak_memory: memory } = entry;
+  const { at, event, attempt, waited } = entry;
   const words = entry.message === 'error' ? '' : messageWords(entry);
   const asked = event === 'retry' && /^asked for a retry in /.test(entry.message || '');
   const details = [
     event === 'started' && attempt && attempt > 1 && t('attempt {attempt}', { attempt }),
     waited != null && t('waited {time}', { time: duration(waited) }),
-    seconds != null && t('took {time}', { time: duration(seconds) }),
-    cpu != null && t('{time} CPU', { time: duration(cpu) }),
-    memory && t('{count} MB peak', { count: Math.ceil(memory / 1048576) }),
+    measuresOf(entry, entry.cpu_seconds),
     event === 'started' && entry.worker && t('worker {id}', { id: entry.worker }),
     event === 'added' && schedule && t('from schedule {id}', { id: schedule }),
     entry.actor && t('by {name}', { name: saidName(entry.actor) }),

@@ -2,7 +2,7 @@
 /** All functions with their figures, and the page of each: its form, tasks, times, failures, runs. */
 import { ApiError, get, isAdmin, mayChange, poll } from './api.js';
 import { h, render, setText } from './dom.js';
-import { STATUSES, countWords, duration, elapsed, statusWord, timeWords } from './format.js';
+import { STATUSES, countWords, duration, elapsed, statusWord, timeWords, tookWords } from './format.js';
 import { badge, head, pairItems, part, patchRows, timeElement } from './forms.js';
 import { introduction } from './functions.js';
 import {
@@ -208,8 +208,7 @@ class FunctionPage {
 /** One run. @param {Row} task @param {number} longest */
 function runBar(task, longest) {
   const seconds = elapsed(task);
-  const words = [`#${task.id}`, statusWord(task.status),
-    seconds !== null && t('took {time}', { time: duration(seconds) }),
+  const words = [`#${task.id}`, statusWord(task.status), tookWords(seconds),
     task.finished_at && timeWords(new Date(task.finished_at))].filter(Boolean).join(', ');
   const bar = h('i');
   bar.style.height = `${Math.max(4, Math.round(72 * ((seconds || 0) / longest)))}px`;
