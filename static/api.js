@@ -33,6 +33,9 @@ export const isAdmin = () => store.state.session?.user.role === 'admin';
 /** Whether they may change something; viewers only look. */
 export const mayChange = () => store.state.session?.user.role !== 'viewer';
 
+/** What they are called, or "". */
+export const ownName = () => store.state.session?.user.name || '';
+
 const MOST_SECONDS = 20;
 
 /** A request that did not succeed; status 0 is a lost connection. */

@@ -1,6 +1,6 @@
 // @ts-check
 /** What forms and pages share: messages, fields with errors beside them, secrets, questions in place, copying. */
-import { ApiError, isAdmin, request, store } from './api.js';
+import { ApiError, isAdmin, ownName, request, store } from './api.js';
 import { find, h, icon, render, textWith } from './dom.js';
 import { durationText, readDuration } from './durations.js';
 import { patchTime, stateBadge, statusWord, timeWords } from './format.js';
@@ -126,7 +126,7 @@ export function sendingForm(label, send, ...children) {
     } }, ...children, h('p', { class: 'error', 'data-all': true, hidden: true }),
   h('div', { class: 'actions' }, submit));
   const before = valuesOf(form);
-  const key = `${store.state.session?.user.name} ${location.hash} ${label}`;
+  const key = `${ownName()} ${location.hash} ${label}`;
   drafts.set(form, { key, touched });
   left = left.filter((before) => drafts.get(before)?.key !== key || takeOver(before, form));
   return form;

@@ -1,6 +1,6 @@
 // @ts-check
 /** How it went: charts, functions and machines, over the range and of the owner that the address says. */
-import { get, isAdmin, store } from './api.js';
+import { get, isAdmin, ownName } from './api.js';
 import { now } from './clock.js';
 import { h, setAttribute, setText, table } from './dom.js';
 import { clock, countWords, day, duration, formatter, statusWord, timeWords, tookWords } from './format.js';
@@ -60,8 +60,7 @@ const CHARTS = [
 ];
 
 /** Whose figures are shown: a name, or nothing for everybody's. @param {URLSearchParams} params */
-export const ownerOf = (params) => (!seesAll() || (isAdmin() && params.get('whose') === 'mine')
-  ? store.state.session?.user.name || '' : '');
+export const ownerOf = (params) => (!seesAll() || (isAdmin() && params.get('whose') === 'mine') ? ownName() : '');
 
 /** The range that the address says. @param {URLSearchParams} params */
 export function rangeOf(params) {

@@ -1,6 +1,6 @@
 // @ts-check
 /** New tasks: choose a function, fill in its form, or give a table with a task per line. */
-import { ApiError, get, isAdmin, poll, request, store } from './api.js';
+import { ApiError, get, isAdmin, ownName, poll, request } from './api.js';
 import { now } from './clock.js';
 import { find, h, render, setText, table, textWith } from './dom.js';
 import { countWords } from './format.js';
@@ -44,8 +44,7 @@ export async function show({ id, params }, signal) {
  * @param {string} name @param {AbortSignal} signal @returns {Promise<Row|undefined>}
  */
 async function readLast(name, signal) {
-  const owner = store.state.session?.user.name || '';
-  const query = new URLSearchParams({ function: name, owner, limit: '1' });
+  const query = new URLSearchParams({ function: name, owner: ownName(), limit: '1' });
   return (await get(`api/tasks?${query}`, signal)).tasks[0];
 }
 

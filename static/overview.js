@@ -1,6 +1,6 @@
 // @ts-check
 /** The first page: what runs, waits, failed lately and comes next; then how it went. */
-import { get, isAdmin, poll, store } from './api.js';
+import { get, isAdmin, ownName, poll } from './api.js';
 import { now } from './clock.js';
 import { find, h, icon, render, setAttribute, setText } from './dom.js';
 import { ZONE } from './durations.js';
@@ -235,7 +235,7 @@ function runningRow(task) {
   return h('li', {}, badge('running', ranWords(task)),
     h('a', { href: `#/tasks/${id}` }, name),
     h('bdi', {}, summary),
-    owner !== store.state.session?.user.name && h('span', { class: 'who' }, owner),
+    owner !== ownName() && h('span', { class: 'who' }, owner),
     progress !== null && h('progress',
       { value: progress, 'aria-label': t('Progress of {id}', { id }) }),
     words && h('span', { class: 'help' }, words));

@@ -1,6 +1,6 @@
 // @ts-check
 /** The smaller pages: logging in, workers, users, one's own account. */
-import { get, isAdmin, mayChange, poll, request, store } from './api.js';
+import { get, isAdmin, mayChange, ownName, poll, request, store } from './api.js';
 import { now } from './clock.js';
 import { find, h, render, setText, table, textWith } from './dom.js';
 import { ZONE } from './durations.js';
@@ -141,7 +141,7 @@ function invitationParts(invitations) {
     const address = link || new URL(`#invite=${code}`, document.baseURI).href;
     made.replaceChildren(h('p', { class: 'lead' }, t('Send this link to your colleague. It works once, within a day. '
       + 'Copy it now; it is not shown again.')), copyBox(address, t('Link of the invitation')));
-    body.append(invitationRow({ id, name, owner: store.state.session?.user.name || '',
+    body.append(invitationRow({ id, name, owner: ownName(),
       created_at: new Date(now()).toISOString(), scope: 'invitation', last_used_at: null }));
     open.hidden = false;
     form.reset();
@@ -205,7 +205,7 @@ function userRow(user) {
     cell(t('Role'), ROLES[role], disabled && `, ${t('disabled')}`,
       limits.length > 0 && h('span', { class: 'help' }, ` ${limits.join(', ')}`)),
     cell(t('Last seen'), seen ? timeElement(seen) : t('never')), h('td'));
-  row.lastElementChild?.append(name === store.state.session?.user.name
+  row.lastElementChild?.append(name === ownName()
     ? h('span', { class: 'help' }, t('you')) : userActions(row, user));
   return row;
 }
@@ -322,7 +322,7 @@ function workerRow(worker) {
 
 /** One's own password, log-ins, tokens, keys. @param {Token[]} tokens @param {Place[]} places */
 function showAccount(tokens, places) {
-  const name = store.state.session?.user.name || '';
+  const name = ownName();
   page(t('Account'), h('p', { class: 'help' },
       ...textWith('You are logged in as {name}.', { name: h('bdi', {}, name) })),
     h('h2', {}, t('Password')), passwordForm(name),

@@ -1,6 +1,6 @@
 // @ts-check
 /** Schedules with their next runs: all, one, and the form of one. */
-import { get, isAdmin, mayChange, poll, request, store } from './api.js';
+import { get, isAdmin, mayChange, ownName, poll, request, store } from './api.js';
 import { find, h, icon, render, setText, table, textWith } from './dom.js';
 import { ZONE } from './durations.js';
 import { duration, statusWord, timeWords } from './format.js';
@@ -102,7 +102,7 @@ const summaryElement = ({ source, name, function: called, summary }) => (
 /** One schedule. @param {Schedule} schedule @param {() => Promise<unknown>} refresh */
 function scheduleRow(schedule, refresh) {
   const { id, owner, rule, paused, problem, last_task: task, last_at: last, recent } = schedule;
-  const other = owner !== store.state.session?.user.name && h('span', { class: 'who' }, owner);
+  const other = owner !== ownName() && h('span', { class: 'who' }, owner);
   const actions = h('div', { class: 'actions' });
   actions.append(...doingButtons(actions, schedule, refresh));
   return h('tr', {}, h('th', { scope: 'row' },
@@ -334,6 +334,6 @@ function otherFields(chosen, schedule, queues) {
         schedule?.overlap)),
       ...optionFields(chosen, schedule?.options || {}, queues),
       isAdmin() && !schedule && field(t('Owner'), h('input', { name: 'owner', autocomplete: 'off',
-        spellcheck: 'false', placeholder: store.state.session?.user.name }),
+        spellcheck: 'false', placeholder: ownName() }),
       { help: t('The owner of its tasks.') })));
 }

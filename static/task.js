@@ -1,6 +1,6 @@
 // @ts-check
 /** One task: its state in words, its files, what came of it, and what can be done about it. */
-import { ApiError, get, mayChange, pause, poll, request, store } from './api.js';
+import { ApiError, get, mayChange, ownName, pause, poll, request, store } from './api.js';
 import { now } from './clock.js';
 import { find, h, kept, render, setText, setTitle, table, textWith } from './dom.js';
 import {
@@ -211,7 +211,7 @@ class TaskView {
   }
 
   isOwn() {
-    return this.task.owner === store.state.session?.user.name;
+    return this.task.owner === ownName();
   }
 
   /** The end is told to the owner by mail, and in this browser if the person allows that; or no longer. */

@@ -1,6 +1,6 @@
 // @ts-check
 /** Telling a person when a task has ended: by mail, and by the browser while this tab is open. */
-import { get, isAdmin, store } from './api.js';
+import { get, isAdmin, ownName, store } from './api.js';
 import { find, h, textWith } from './dom.js';
 import { isFinished, statusWord } from './format.js';
 import { choice, field, say } from './forms.js';
@@ -48,7 +48,7 @@ export function mailHint() {
  * @param {string} [owner] of the tasks, if not the one who is logged in
  */
 export function mailField({ options }, values, owner) {
-  const other = owner && owner !== store.state.session?.user.name;
+  const other = owner && owner !== ownName();
   const now = 'notify' in values ? values.notify : options.notify;
   const select = choice({ name: 'notify', oninput: () => look() }, CHOICES, String(now || ''));
   const element = field(other ? t('Mail {owner}', { owner }) : t('Mail me'), select);
