@@ -60,7 +60,8 @@ const CHARTS = [
 ];
 
 /** Whose figures are shown: a name, or nothing for everybody's. @param {URLSearchParams} params */
-export const ownerOf = (params) => (!seesAll() || (isAdmin() && params.get('whose') === 'mine') ? ownName() : '');
+export const ownerOf = (params) => (
+  !seesAll() || (isAdmin() && params.get('whose') === 'mine') ? ownName() : '');
 
 /** The range that the address says. @param {URLSearchParams} params */
 export function rangeOf(params) {

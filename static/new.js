@@ -5,7 +5,7 @@ import { now } from './clock.js';
 import { find, h, render, setText, table, textWith } from './dom.js';
 import { countWords } from './format.js';
 import {
-  choice, durationInput, field, lateMenu, refusal, say, secondsFrom, sendingForm, valuesOf,
+  choice, durationInput, field, head, heading, lateMenu, refusal, say, secondsFrom, sendingForm, valuesOf,
 } from './forms.js';
 import {
   argumentFields, argumentsFrom, introduction, isLasting, localTime, needChange, optionFields, optionsFrom,
@@ -93,8 +93,8 @@ function showForm(chosen, queues, task, last, signal, instead) {
       .filter(([parameter]) => isLasting(chosen.schema, parameter))),
     ...optionsFrom(valuesOf(form), before, options),
   }), ({ id }) => `#/new/${name}?saved=${id}`));
-  render(t('New {name}', chosen), otherFunction('#/new'), h('div', { class: 'head' },
-    h('h1', { tabindex: -1 }, chosen.name), menu), ...introduction(chosen), last && chosen.schema.properties && lastLine(name, last), form);
+  render(t('New {name}', chosen), otherFunction('#/new'), head(chosen.name, menu),
+    ...introduction(chosen), last && chosen.schema.properties && lastLine(name, last), form);
 }
 
 /** Offers the values of the last task. @param {string} name @param {Row} last */
@@ -142,7 +142,7 @@ function showMany(chosen, queues, signal) {
   }, fields.root, mailField(chosen, {}), laterFields(chosen, {}, queues));
   const one = `#/new/${encodeURIComponent(chosen.name)}`;
   form.lastElementChild?.append(h('a', { class: 'button', href: one }, t('Add one')));
-  render(t('New {name}', chosen), otherFunction('#/new'), h('h1', { tabindex: -1 }, chosen.name, ' ',
+  render(t('New {name}', chosen), otherFunction('#/new'), heading(chosen.name, ' ',
     h('span', { class: 'summary' }, t('many at once'))), ...introduction(chosen), form);
 }
 

@@ -5,7 +5,7 @@ import { now } from './clock.js';
 import { find, h, icon, render, setAttribute, setText } from './dom.js';
 import { ZONE } from './durations.js';
 import { countWords, duration, elapsed, formatter, progressWords, timeWords } from './format.js';
-import { badge, part, patchRows, timeElement } from './forms.js';
+import { badge, head, part, patchRows, timeElement } from './forms.js';
 import { Choices, History, ownerOf } from './history.js';
 import { t } from './language.js';
 import { firstSteps } from './list.js';
@@ -65,8 +65,7 @@ class View {
     this.choices = new Choices('overview');
     this.history = new History(this.choices);
     this.first = h('div', { hidden: true });
-    this.root = h('div', { class: 'overview' }, h('div', { class: 'head' },
-      h('h1', { tabindex: -1 }, t('Overview')), this.choices.whose,
+    this.root = h('div', { class: 'overview' }, head(t('Overview'), this.choices.whose,
       h('a', { class: 'button primary', href: '#/new' }, icon('plus'), t('New task'))), this.summary,
     h('ul', { class: 'glance', 'aria-label': t('At a glance') }, ...this.glance), this.first,
     h('div', { class: 'columns' }, part(t('Now'), this.idle, this.running, this.held),

@@ -7,7 +7,7 @@ import {
   duration, elapsed, formatter, isFinished, patchState, progressWords, stateBadge, stateWord, statusWord,
   timeWords, tookWords,
 } from './format.js';
-import { act, ask, badge, button, deleteButton, patchRows, say, sizeWords } from './forms.js';
+import { act, ask, badge, button, deleteButton, heading, patchRows, say, sizeWords } from './forms.js';
 import { t } from './language.js';
 import { LogView } from './log.js';
 import { fromList, listPlace } from './places.js';
@@ -86,7 +86,7 @@ class TaskView {
   enter() {
     const { function: name, summary } = this.task;
     render('', h('div', { class: 'bar back' }, h('a', { href: listPlace }, t('← Tasks')), this.near),
-      h('h1', { tabindex: -1 }, name, ' ', h('bdi', { class: 'summary' }, summary)),
+      heading(name, ' ', h('bdi', { class: 'summary' }, summary)),
       h('div', { class: 'sentence' }, this.badge, this.sentence), this.facts, this.progress,
       this.samples, this.actions, this.telling,
       this.outcome, this.worked, h('div', { class: 'columns' }, this.before.root, this.behind.root),
