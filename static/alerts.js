@@ -4,7 +4,7 @@ import { get, isAdmin, pause, poll, request, store } from './api.js';
 import { find, h, setAttribute, setText, showChosen, table, textWith } from './dom.js';
 import { badge, button, cell, offer, page, part, patchRows, say, timeElement } from './forms.js';
 import { t } from './language.js';
-import { retryButton } from './many.js';
+import { retryButton } from './list.js';
 import { said } from './said.js';
 import { askBrowser, keepWatched, notify, settingsLink } from './telling.js';
 

@@ -8,8 +8,7 @@ import { countWords, duration, elapsed, formatter, progressWords, timeWords } fr
 import { badge, head, part, patchRows, timeElement } from './forms.js';
 import { Choices, History, ownerOf } from './history.js';
 import { t } from './language.js';
-import { firstSteps } from './list.js';
-import { atLeast, groupRow, restWords } from './many.js';
+import { atLeast, firstSteps, groupRow, restWords } from './list.js';
 import { address } from './places.js';
 import { said } from './said.js';
 

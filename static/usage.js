@@ -10,8 +10,8 @@ import {
   spread,
 } from './history.js';
 import { t } from './language.js';
+import { groupRow, restWords } from './list.js';
 import { readCatalogue } from './live.js';
-import { groupRow, restWords } from './many.js';
 import { address } from './places.js';
 import { wordsOf } from './rules.js';
 
