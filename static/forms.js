@@ -269,6 +269,10 @@ export function seekParts(label, rows, value) {
   return [search, none];
 }
 
+/** A time as datetime-local wants it; "" for none. @param {Date} time */
+export const localTime = (time) => (Number.isNaN(+time) ? ''
+  : new Date(+time - time.getTimezoneOffset() * 60000).toISOString().slice(0, 19));
+
 /** The values of a form by name. @param {HTMLFormElement} form */
 export const valuesOf = (form) => (
   /** @type {Values} */ (Object.fromEntries(new FormData(form))));

@@ -6,7 +6,7 @@ import { parseJson } from './digits.js';
 import { find, h, setText } from './dom.js';
 import { ZONE, durationText } from './durations.js';
 import {
-  awaited, button, check, choice, durationInput, field, page, problemWords, refusal, sampleHint,
+  awaited, button, check, choice, durationInput, field, localTime, page, problemWords, refusal, sampleHint,
   secondsFrom, seekParts, showButton, sizeWords,
 } from './forms.js';
 import { t } from './language.js';
@@ -304,13 +304,6 @@ function inputType(schema) {
 function inputValue(schema, value) {
   if (value == null) return null;
   return schema.format === 'date-time' ? localTime(new Date(value)) : String(value);
-}
-
-/** A time as datetime-local wants it. @param {Date} time */
-export function localTime(time) {
-  if (Number.isNaN(time.getTime())) return '';
-  const shifted = new Date(time.getTime() - time.getTimezoneOffset() * 60000);
-  return shifted.toISOString().slice(0, 19);
 }
 
 /** A datetime-local value in UTC, as the server wants it. @param {string} value */

@@ -8,7 +8,7 @@ import {
   timeWords,
 } from './format.js';
 import {
-  act, ask, askingButton, badge, button, lateMenu, patchRows, sampleHint, say, valuesOf,
+  act, ask, askingButton, badge, button, lateMenu, localTime, patchRows, sampleHint, say, valuesOf,
 } from './forms.js';
 import { grouped, t } from './language.js';
 import { address, seesAll } from './places.js';
@@ -413,11 +413,7 @@ async function readChoices(list, signal) {
 }
 
 /** The day of a moment as a date field has it; "" without one. @param {string|null} iso */
-function dayOf(iso, later = 0) {
-  const at = new Date(Date.parse(iso || '') + later);
-  return Number.isNaN(+at) ? '' : new Date(+at - at.getTimezoneOffset() * 60000).toISOString()
-    .slice(0, 10);
-}
+const dayOf = (iso, later = 0) => localTime(new Date(Date.parse(iso || '') + later)).slice(0, 10);
 
 /** Puts what the form says into the address. @param {TaskList} list */
 function filter({ filters, params }) {

@@ -5,10 +5,11 @@ import { now } from './clock.js';
 import { find, h, render, setText, table, textWith } from './dom.js';
 import { countWords } from './format.js';
 import {
-  choice, durationInput, field, head, heading, lateMenu, refusal, say, secondsFrom, sendingForm, valuesOf,
+  choice, durationInput, field, head, heading, lateMenu, localTime, refusal, say, secondsFrom, sendingForm,
+  valuesOf,
 } from './forms.js';
 import {
-  argumentFields, argumentsFrom, introduction, isLasting, localTime, needChange, optionFields, optionsFrom,
+  argumentFields, argumentsFrom, introduction, isLasting, needChange, optionFields, optionsFrom,
   otherFunction, propertiesOf, readCell, readFunctions, readQueues, showFunctions, utc, zoneHelp,
 } from './functions.js';
 import { t } from './language.js';
