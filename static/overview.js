@@ -4,7 +4,7 @@ import { get, isAdmin, ownName, poll } from './api.js';
 import { now } from './clock.js';
 import { find, h, icon, render, setAttribute, setText } from './dom.js';
 import { ZONE } from './durations.js';
-import { countWords, duration, elapsed, formatter, progressWords, timeWords } from './format.js';
+import { clock, countWords, duration, elapsed, progressWords, timeWords } from './format.js';
 import { badge, head, part, patchRows, timeElement } from './forms.js';
 import { Choices, History, ownerOf } from './history.js';
 import { t } from './language.js';
@@ -19,7 +19,6 @@ const COMING = 5;
 const GROUPS = 5;
 const RUNNING = 5;
 const MOST_TIMES = 24;
-const clock = formatter({ hour: '2-digit', minute: '2-digit' });
 
 /** @type {Page['show']} */
 export async function show({ params }, signal) {

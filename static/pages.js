@@ -4,7 +4,7 @@ import { get, isAdmin, mayChange, ownName, poll, request, store } from './api.js
 import { now } from './clock.js';
 import { find, h, render, setText, table, textWith } from './dom.js';
 import { ZONE } from './durations.js';
-import { formatter } from './format.js';
+import { clock } from './format.js';
 import {
   act, askingButton, button, cell, check, choice, copyBox, deleteButton, field, heading, moreMenu,
   openingButton, page, say, secretField, sendingForm, timeElement,
@@ -393,7 +393,6 @@ function mailParts(name) {
 /** When one gets a summary by mail: stored as soon as it is chosen. @param {string} name */
 function summaryField(name) {
   const { user } = /** @type {Session} */ (store.state.session);
-  const clock = formatter({ hour: '2-digit', minute: '2-digit' });
   const hours = [...Array(24).keys()].map((hour) => /** @type {[string, string]} */ (
     [String(hour), clock.format(new Date(2000, 0, 1, hour))]));
   const chosen = choice({ name: 'summary', onchange: () => act(chosen, async () => {
