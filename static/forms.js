@@ -1,7 +1,7 @@
 // @ts-check
 /** What forms and pages share: messages, fields with errors beside them, secrets, questions in place, copying. */
 import { ApiError, isAdmin, ownName, request, store } from './api.js';
-import { find, h, icon, render, textWith } from './dom.js';
+import { find, h, icon, render, setAttribute, textWith } from './dom.js';
 import { durationText, readDuration } from './durations.js';
 import { patchTime, stateBadge, statusWord, timeWords } from './format.js';
 import { locale, t } from './language.js';
@@ -456,6 +456,17 @@ export const badge = (shape, words) => h('span', { class: 'state', 'data-state':
 export const taskLink = (task) => h('a', { class: 'task', href: `#/tasks/${task.id}`,
   'aria-label': `${t('Task {id}', task)}, ${statusWord(task.status)}` },
 stateBadge(/** @type {Row} */ (task)));
+
+/**
+ * An element of SVG.
+ * @param {string} tag @param {Record<string, unknown>} attributes @param {...Node} children
+ */
+export function s(tag, attributes, ...children) {
+  const element = document.createElementNS('http://www.w3.org/2000/svg', tag);
+  for (const [name, value] of Object.entries(attributes)) setAttribute(element, name, value);
+  element.append(...children);
+  return element;
+}
 
 /** @type {WeakMap<Element, string>} what each row was built from */
 const built = new WeakMap();

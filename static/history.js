@@ -4,7 +4,7 @@ import { get, isAdmin, ownName } from './api.js';
 import { now } from './clock.js';
 import { h, setAttribute, setText, table } from './dom.js';
 import { clock, countWords, day, duration, formatter, statusWord, timeWords, tookWords } from './format.js';
-import { cell, patchRows } from './forms.js';
+import { cell, patchRows, s } from './forms.js';
 import { grouped, t } from './language.js';
 import { address, seesAll } from './places.js';
 
@@ -269,17 +269,6 @@ const HEIGHT = 116;
 const LABEL = 64;
 const weekday = formatter({ weekday: 'short', day: 'numeric', month: 'short' });
 let last = 0;
-
-/**
- * An element of SVG.
- * @param {string} tag @param {Record<string, unknown>} attributes @param {...Node} children
- */
-function s(tag, attributes, ...children) {
-  const element = document.createElementNS('http://www.w3.org/2000/svg', tag);
-  for (const [name, value] of Object.entries(attributes)) setAttribute(element, name, value);
-  element.append(...children);
-  return element;
-}
 
 /**
  * Where a key leads from a place in a row; undefined for keys that lead nowhere.

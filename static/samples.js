@@ -1,7 +1,6 @@
 // @ts-check
 /** CPU and memory of a running task: the last values, and a thin line of each over the run. */
-import { setAttribute } from './dom.js';
-import { sizeWords } from './forms.js';
+import { s, sizeWords } from './forms.js';
 import { t } from './language.js';
 
 /** @import {Sample} from './types.js' */
@@ -11,20 +10,12 @@ const WIDTH = 64;
 /** Of one core. @param {number} load */
 const percent = (load) => `${Math.round(load * 100)} %`;
 
-/** @param {string} tag @param {Record<string, unknown>} attributes */
-function s(tag, attributes) {
-  const element = document.createElementNS('http://www.w3.org/2000/svg', tag);
-  for (const [name, value] of Object.entries(attributes)) setAttribute(element, name, value);
-  return element;
-}
-
 /** A line, as high as its top. @param {string} label @param {number[]} times @param {number[]} values */
 function line(label, times, values) {
   const [end, top] = [Math.max(...times), Math.max(1, ...values)];
-  const svg = s('svg', { role: 'img', 'aria-label': label, width: WIDTH, height: 16 });
-  svg.append(s('polyline', { fill: 'none', stroke: 'currentColor', points: values.map((value, place) => (
-    [times[place] / end * WIDTH, 15 - value / top * 14])).join(' ') }));
-  return svg;
+  return s('svg', { role: 'img', 'aria-label': label, width: WIDTH, height: 16 },
+    s('polyline', { fill: 'none', stroke: 'currentColor', points: values.map((value, place) => (
+      [times[place] / end * WIDTH, 15 - value / top * 14])).join(' ') }));
 }
 
 /** Shows two samples or more, if there is a new one. @param {HTMLElement} root @param {Sample[]} samples */
