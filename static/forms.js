@@ -145,9 +145,12 @@ function takeOver(before, form) {
     control.value = old.value;
     control.checked = old.checked;
     control.closest('details')?.setAttribute('open', '');
-    control.dispatchEvent(new Event('input', { bubbles: true }));
+    tellInput(control);
   }
 }
+
+/** Tells the form of a control that it has another value. @param {HTMLElement} control */
+export const tellInput = (control) => control.dispatchEvent(new Event('input', { bubbles: true }));
 
 /**
  * Sends, or shows what is wrong.

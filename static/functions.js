@@ -7,7 +7,7 @@ import { find, h, setText } from './dom.js';
 import { ZONE, durationText } from './durations.js';
 import {
   awaited, button, check, choice, durationInput, field, localTime, page, problemWords, refusal, sampleHint,
-  secondsFrom, seekParts, showButton, sizeWords,
+  secondsFrom, seekParts, showButton, sizeWords, tellInput,
 } from './forms.js';
 import { t } from './language.js';
 import { readCatalogue } from './live.js';
@@ -517,7 +517,7 @@ class FileField {
   /** @param {string[]} ids */
   keep(ids) {
     this.ids.value = ids.join('\n');
-    this.ids.dispatchEvent(new Event('input', { bubbles: true }));
+    tellInput(this.ids);
   }
 
   /** How far it is. @param {number} part */

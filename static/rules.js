@@ -4,7 +4,7 @@ import { request } from './api.js';
 import { h, setText } from './dom.js';
 import { ZONE, unitWords } from './durations.js';
 import { formatter } from './format.js';
-import { choice, field } from './forms.js';
+import { choice, field, tellInput } from './forms.js';
 import { number } from './functions.js';
 import { locale, t } from './language.js';
 import { said } from './said.js';
@@ -190,7 +190,7 @@ export class RuleFields {
       if (box.name === 'days') box.checked = days.split(',').includes(box.value);
       else if (time) box.value = time;
     }
-    this.kind.dispatchEvent(new Event('input', { bubbles: true }));
+    tellInput(this.kind);
   }
 
   showParts() {

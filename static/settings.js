@@ -5,7 +5,8 @@ import { get, request, store } from './api.js';
 import { find, h, setText, textWith } from './dom.js';
 import { durationText } from './durations.js';
 import {
-  button, choice, durationInput, field, page, say, secondsFrom, seekParts, sendingForm, valuesOf,
+  button, choice, durationInput, field, page, say, secondsFrom, seekParts, sendingForm, tellInput,
+  valuesOf,
 } from './forms.js';
 import { t } from './language.js';
 import { said } from './said.js';
@@ -94,7 +95,7 @@ function resetButton(setting, input) {
   const { label, default: usual } = setting;
   return button(t('Reset'), () => {
     input.value = textOf(setting, usual);
-    input.dispatchEvent(new Event('input', { bubbles: true }));
+    tellInput(input);
   }, { class: 'small', 'aria-label': t('Reset: {label}', { label: said(label) }) });
 }
 
