@@ -63,6 +63,12 @@ const CHARTS = [
 export const ownerOf = (params) => (
   !seesAll() || (isAdmin() && params.get('whose') === 'mine') ? ownName() : '');
 
+/**
+ * The owner whom an admin chose, as a filter of tasks.
+ * @param {URLSearchParams} params @returns {Record<string, string>}
+ */
+export const ownerFilter = (params) => (isAdmin() && ownerOf(params) ? { owner: ownerOf(params) } : {});
+
 /** The range that the address says. @param {URLSearchParams} params */
 export function rangeOf(params) {
   const name = params.get('range') || '';

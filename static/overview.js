@@ -1,12 +1,12 @@
 // @ts-check
 /** The first page: what runs, waits, failed lately and comes next; then how it went. */
-import { get, isAdmin, ownName, poll } from './api.js';
+import { get, ownName, poll } from './api.js';
 import { now } from './clock.js';
 import { find, h, icon, render, setAttribute, setText } from './dom.js';
 import { ZONE } from './durations.js';
 import { clock, countWords, duration, elapsed, progressWords, timeWords } from './format.js';
 import { badge, head, part, patchRows, timeElement } from './forms.js';
-import { Choices, History, ownerOf } from './history.js';
+import { Choices, History, ownerFilter, ownerOf } from './history.js';
 import { t } from './language.js';
 import { atLeast, firstSteps, groupRow, restWords } from './list.js';
 import { address } from './places.js';
@@ -86,8 +86,7 @@ class View {
 
   /** The address of the list with these filters, and the owner's. @param {Record<string, string>} filter */
   listOf(filter) {
-    const owner = isAdmin() ? ownerOf(this.params) : '';
-    return address(new URLSearchParams(), { ...filter, owner });
+    return address(new URLSearchParams(), { ...filter, ...ownerFilter(this.params) });
   }
 
   /** One look; resolves with the seconds until the next. @param {Overview} found */
@@ -104,8 +103,7 @@ class View {
     patchRows(this.held, held, ({ queue }) => queue, ({ queue, text }) => h('li', {},
       badge('paused', said(text)),
       h('a', { href: this.listOf({ queue }) }, t('Tasks'))));
-    const owner = isAdmin() ? ownerOf(this.params) : '';
-    const filter = { ended_since: failed.since, ...owner && { owner } };
+    const filter = { ended_since: failed.since, ...ownerFilter(this.params) };
     patchRows(this.groups, failed.groups.slice(0, GROUPS), (group) => `${group.function} ${group.error}`,
       (group) => groupRow(group, filter, this.refresh, failed.more));
     const rest = counts.running - shown.length;

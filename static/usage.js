@@ -6,8 +6,8 @@ import { STATUSES, countWords, duration, elapsed, statusWord, timeWords, tookWor
 import { badge, head, pairItems, part, patchRows, timeElement } from './forms.js';
 import { introduction } from './functions.js';
 import {
-  Choices, beginWords, byFailures, functionTable, ownerOf, patchFunctions, placeAfter, readFigures,
-  spread,
+  Choices, beginWords, byFailures, functionTable, ownerFilter, ownerOf, patchFunctions, placeAfter,
+  readFigures, spread,
 } from './history.js';
 import { t } from './language.js';
 import { groupRow, restWords } from './list.js';
@@ -111,8 +111,7 @@ class FunctionPage {
   /** The address of the list with these filters, the function and the owner.
    * @param {Record<string, string>} filter */
   listOf(filter) {
-    return address(new URLSearchParams(), { ...filter, function: this.name,
-      owner: isAdmin() ? this.owner : '' });
+    return address(new URLSearchParams(), { ...filter, function: this.name, ...ownerFilter(this.params) });
   }
 
   /** Comes into view, with all that it tells. @param {AbortSignal} signal */
@@ -141,9 +140,8 @@ class FunctionPage {
 
   /** @param {Failures} failed */
   patchFailures({ groups, more, other_count: count, other_kinds: kinds }) {
-    const owner = isAdmin() ? this.owner : '';
     patchRows(this.failures, groups, ({ error }) => error || '', (group) => (
-      groupRow(group, { ...owner && { owner } }, () => {}, more)));
+      groupRow(group, ownerFilter(this.params), () => {}, more)));
     setText(this.calm, kinds ? restWords(kinds, count) : groups.length ? '' : t('Nothing failed.'));
   }
 
