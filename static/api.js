@@ -45,15 +45,16 @@ export class ApiError extends Error {
     const what = status ? t('The server answered {status}', { status })
       : t('The server could not be reached');
     const advice = t('Please try again');
-    super(body?.detail || t('{problem}. {advice}.', { problem: body?.title || what, advice }));
+    /** @type {{field: string, message: string, index?: number|null}[]} */
+    const errors = body?.errors || [];
+    super(body?.detail || errors.map(({ message }) => message).join(' ') || t('{problem}. {advice}.', { problem: body?.title || what, advice }));
     this.status = status;
     this.code = body?.code;
     this.safe = false;
     this.wait = wait;
     this.setup = Boolean(body?.setup);
     this.count = body?.count;
-    /** @type {{field: string, message: string, index?: number|null}[]} */
-    this.errors = body?.errors || [];
+    this.errors = errors;
   }
 }
 

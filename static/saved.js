@@ -19,7 +19,10 @@ export async function fillSaved(body, page, read, address) {
   const save = h('button', { class: 'small' }, t('Save'));
   const form = h('form', { onsubmit: (/** @type {Event} */ event) => {
     event.preventDefault();
-    act(save, () => keep(page, name.value, read));
+    act(save, async () => {
+      await request('POST', 'api/saved', { page, name: name.value, value: read() });
+      say(t('Saved as {name}.', { name: name.value }), true);
+    });
     find('summary', menu).click();
   } }, h('label', {}, t('Save as'), ' ', name), ' ', save);
   const rows = saved.filter((/** @type {Saved} */ one) => one.page === page)
@@ -28,15 +31,4 @@ export async function fillSaved(body, page, read, address) {
         { class: 'small', 'aria-label': `${t('Delete')} ${one.name}` })));
   body.replaceChildren(...rows, form);
   (find('a', body) || name).focus();
-}
-
-/** Saves what is there now; what cannot be read is said. @param {string} page @param {string} name @param {() => {}} read */
-async function keep(page, name, read) {
-  try {
-    await request('POST', 'api/saved', { page, name, value: read() });
-    say(t('Saved as {name}.', { name }), true);
-  } catch (/** @type {any} */ error) {
-    if (!error.errors?.length) throw error;
-    say(error.errors.map((/** @type {{message: string}} */ { message }) => message).join(' '), true);
-  }
 }
