@@ -41,8 +41,8 @@ ENVELOPE_TYPE, ENVELOPE_BYTES = "multipart/form-data", 8 << 10      # the most b
 NO_ENVELOPE = "A body of the type multipart/form-data must have one part, which names its Content-Type."
 COMMENTS = re.compile(rb"^\s*(//[^\n]*|/\*((?!\*/).)*\*/)\n|/\*\* @type ((?!\*/).)*\*/ ?|(?<=;) +// [^\n]*"
                       rb"|^\s+", re.M | re.S)      # also matches indentation and empty lines
-# Spaces that styles do without; the group has strings, which keep theirs.
-STYLE_SPACES = re.compile(rb"""("[^"]*"|'[^']*')|(?<=[{};:,])\s+|\s+(?=[{}])""")
+# Spaces and last semicolons that styles do without; the group has strings, which keep theirs.
+STYLE_SPACES = re.compile(rb"""("[^"]*"|'[^']*')|;\s*(?=})|(?<=[{};:,])\s+|\s+(?=[{}])""")
 STATIC_NAME = r"((languages|docs)/)?[A-Za-z0-9_-]+\.[a-z]+"
 
 
@@ -445,7 +445,7 @@ class _StaticFile(NamedTuple):
 
 
 def lighter(suffix: str, body: bytes) -> bytes:
-    """Return a file without what only its readers need: scripts and styles lose comments and indents."""
+    """Return a file as it is sent: scripts and styles lose comments, indents and needless spaces."""
     if suffix in (".js", ".css"):
         body = COMMENTS.sub(b"", body)
     return STYLE_SPACES.sub(rb"\1", body) if suffix == ".css" else body
