@@ -6,7 +6,8 @@ All decisions come from rows. Any process that ticks may make them, at most once
    failed for good.
 2. A finding makes a row of `alert`, unless another alert explains it. There is one row for each code and
    subject. An alert opens when two checks in a row have its finding, and ends at a check without it. The
-   alert of a failed task opens at once. It ends a day after the last such failure.
+   alert of a failed task opens at once. It ends a day after the last such failure, or as soon as the failed
+   tasks of its function were retried or deleted.
 3. Recipients get a message when an alert opens, then daily while it is open. They also get one when an
    alert ends, if they were told that it opened.
 4. Messages are rows of `delivery`. A child process sends them (upkeep/notifications.py), so no request,
@@ -28,7 +29,7 @@ from ..base.limits import PAGE_ROWS
 from ..base.errors import Conflict, NotFound
 from ..base.time_and_text import dump_json, iso, seconds_since, shorten
 from ..base.values import MASKED, secret_texts, shown_arguments
-from ..store.connection import Connection, Reader
+from ..store.connection import LOOK_SECONDS, Connection, Reader
 from ..store.database import Database
 from ..store.state import recall, remember
 from ..store.settings import MAIL_ADDRESS, Settings, web_label
@@ -61,6 +62,9 @@ WATCH_SECONDS = 30.0
 PACE_SECONDS = 180.0            # between two messages: a recipient gets at most 20 an hour
 REPEAT_SECONDS = 86400.0        # between two messages about an open alert
 QUIET_SECONDS = 86400.0         # a failure's alert ends after this time without such a failure
+# Functions with failed tasks, or with tasks that were retried and have not ended.
+STILL_FAILED = """SELECT DISTINCT function FROM task WHERE status=FAILED AND finished_at>=?
+    OR status IN (PENDING, SCHEDULED) AND attempts>0 OR status=RUNNING AND attempts>1"""
 IS_OPEN = "(seen_at>opened_at OR code='failed')"
 ALERT_GROUPS_MAX = 50           # open alerts and new groups of failures; then one group for each function
 UNTIL_IT_ENDS = 253402300799.0  # the year 9999
@@ -186,7 +190,7 @@ class Alerts:
         rows = {(row["code"], row["subject"]): row for row in self._database.all(
             "SELECT * FROM alert WHERE ended_at IS NULL ORDER BY id")}
         troubles = {**self._held({code for code, _ in rows}), **self._failures(rows, span)}
-        ended = self._asked_for(span)
+        ended, unsettled = self._asked_for(span), self._unsettled(rows)
         if before.get("seen") == newest and not (troubles or rows):
             return
         with self._database.transaction(durable=False) as transaction:
@@ -194,7 +198,7 @@ class Alerts:
                 return
             self._open(transaction, rows, troubles, now)
             over = [row for key, row in rows.items()
-                    if key not in troubles and self._end(transaction, row, now)]
+                    if key not in troubles and self._end(transaction, row, now, unsettled)]
             if self._post_messages(transaction, troubles, over, now) or ended:
                 told_at = now
             for email, content in ended.items():
@@ -275,10 +279,23 @@ class Alerts:
                     "opened_at": now if since is None else min(now, since), "seen_at": now})
         transaction.run("DELETE FROM alert WHERE seen_at<>? AND NOT %s" % IS_OPEN, (now,))
 
+    def _unsettled(self, rows: Mapping[AlertKey, Row]) -> set[str]:
+        """Return the functions of open alerts with tasks that are failed still, or are tried again."""
+        opened = {row["subject"].partition(":")[0]: row["opened_at"] for row in rows.values()
+                  if row["code"] == "failed"}
+        if not opened:
+            return set()
+        names, _ = self._database.read_within(STILL_FAILED, (min(opened.values()),), LOOK_SECONDS)
+        return set(opened) if names is None else {name for name, in names}
+
     @staticmethod
-    def _end(transaction: Connection, row: Row, now: float) -> bool:
-        """End an alert whose finding is gone, for failures after QUIET_SECONDS; return True if it ended."""
-        least = QUIET_SECONDS if row["code"] == "failed" else 0.0
+    def _end(transaction: Connection, row: Row, now: float, unsettled: set[str]) -> bool:
+        """End an alert whose finding is gone; return True if it ended.
+
+        Failures end after QUIET_SECONDS, or as soon as their function is not in `unsettled`.
+        """
+        is_failed = row["code"] == "failed" and row["subject"].partition(":")[0] in unsettled
+        least = QUIET_SECONDS if is_failed else 0.0
         return now - row["seen_at"] >= least and transaction.update(
             "alert", {"ended_at": now}, "id=? AND ended_at IS NULL", (row["id"],)) == 1
 
@@ -376,7 +393,7 @@ class Alerts:
         """Send each recipient a test message, which is tried only once."""
         now, recipients = self._clock.now(), recipients_of_alerts(self._settings)
         if not recipients:
-            raise Conflict("There are no recipients: set alert_mail, alert_webhook or alert_function.")
+            raise Conflict("There are no recipients: enter an address, a webhook or a function, and save it.")
         content: MessageContent = {"kind": "test", "subject": "a test", "lines": [
             "This is a test of the alerts of jobqueue. Nothing is wrong."]}
         with self._database.transaction() as transaction:

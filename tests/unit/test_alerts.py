@@ -186,6 +186,8 @@ class TestFailures(AlertsCase):
         rows = [{"at": self.clock.now(), "event": "failed", "task_id": 10 ** 6 + number, "function": "add",
                  "message": "order %s '%d' at 0x%x not found" % (uuid.uuid4(), number, number)}
                 for number in range(10_000)]
+        self.add()
+        self.write("UPDATE task SET status=3, finished_at=?", (self.clock.now(),))      # one that is there still
         with self.database.transaction() as transaction:
             transaction.insert_all("activity", rows)
         self.look(times=10)
@@ -233,6 +235,27 @@ class TestFailures(AlertsCase):
             self.look(30)
         self.assertLessEqual(self.database.value("SELECT count(*) FROM alert"), 2)
         self.assertLessEqual(len(self.messages()), 4)
+
+    def test_once_all_were_retried_and_succeeded_it_is_resolved(self):
+        tasks = [self.break_one(), self.break_one()]
+        self.look(times=2)
+        for task in tasks:
+            self.look(200)
+            self.assertEqual(self.open(), ["failed"])
+            self.retry(task["id"])
+            self.look(200)
+            self.assertEqual(self.open(), ["failed"])       # it waits, and may fail again
+            self.run_one()
+        self.look(200)
+        self.assertEqual(self.open(), [])
+        self.assertIn("Resolved: add failed", self.subjects()[-1])
+
+    def test_once_those_that_failed_are_deleted_it_is_resolved(self):
+        task = self.break_one()
+        self.look(times=2)
+        self.queue.actions.delete(task["id"])
+        self.look(200)
+        self.assertEqual(self.open(), [])
 
     def test_a_day_without_one_ends_it(self):
         self.break_one()
