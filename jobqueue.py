@@ -10101,9 +10101,9 @@ SENTENCES = {
     "yesterday": ("Yesterday no task ended.", "Yesterday: %d succeeded in %s of work, none failed.",
                   "Yesterday: %d succeeded in %s of work, %d failed (%s).",
                   "Yesterday: there were too many tasks to count those of one user."),
-    "last_week": ("Last week no task ended.", "Last week: %d succeeded in %s of work, none failed.",
-                  "Last week: %d succeeded in %s of work, %d failed (%s).",
-                  "Last week: there were too many tasks to count those of one user.")}
+    "last_week": ("Last week no task ended.", "Last week (Monday to Sunday): %d succeeded in %s of work, none failed.",
+                  "Last week (Monday to Sunday): %d succeeded in %s of work, %d failed (%s).",
+                  "Last week (Monday to Sunday): there were too many tasks to count those of one user.")}
 
 
 class Span(NamedTuple):

@@ -85,7 +85,7 @@ class Summary(WebTestCase):
     def test_the_week_has_the_same_figures_once_it_is_over(self):
         self.go_to("2026-11-30T09:00")
         self.assertEqual(self.ask(self.ana)["last_week"],
-                         "Last week: 2 succeeded in 3 min of work, 4 failed (add 3, greet 1).")
+                         "Last week (Monday to Sunday): 2 succeeded in 3 min of work, 4 failed (add 3, greet 1).")
 
     def test_the_hours_around_midnight_belong_to_the_days_of_the_zone(self):
         self.go_to("2026-11-25T22:50")
@@ -130,7 +130,7 @@ class Summary(WebTestCase):
         self.queue.summaries.post_due()
         [mail] = self.mails()
         self.assertEqual(mail["lines"], [
-            "Yesterday no task ended.", "Last week: 2 succeeded in 3 min of work, 4 failed (add 3, greet 1).",
+            "Yesterday no task ended.", "Last week (Monday to Sunday): 2 succeeded in 3 min of work, 4 failed (add 3, greet 1).",
             "https://jobs.example.org/jq/#/overview"])
 
     def test_viewers_read_about_all_tasks(self):
