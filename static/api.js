@@ -47,7 +47,8 @@ export class ApiError extends Error {
     const advice = t('Please try again');
     /** @type {{field: string, message: string, index?: number|null}[]} */
     const errors = body?.errors || [];
-    super(body?.detail || errors.map(({ message }) => message).join(' ') || t('{problem}. {advice}.', { problem: body?.title || what, advice }));
+    super(body?.detail || errors.map(({ message }) => message).join(' ')
+      || t('{problem}. {advice}.', { problem: body?.title || what, advice }));
     this.status = status;
     this.code = body?.code;
     this.safe = false;

@@ -21,6 +21,9 @@ store.on('session', () => {
   if (!store.state.session) left = openForms();
 });
 
+/** Forgets that something was typed, because it is kept elsewhere. */
+export const forgetTyped = () => openForms().forEach((form) => drafts.get(form)?.touched.clear());
+
 /** Whether something was typed that is not sent. */
 const isUnsent = () => openForms().some((form) => (
   drafts.get(form)?.touched.size && !form.querySelector('[aria-busy]')));
@@ -349,14 +352,17 @@ export const moreMenu = (name, ...buttons) => menuOf(t('More'), h('div', {}, ...
   { 'aria-label': t('More: {name}', { name }) });
 
 /**
- * A menu whose content is loaded when it is opened.
- * @param {string} label @param {(body: HTMLElement) => Promise<unknown>} fill
+ * A menu of what was saved by name; its content is loaded when it is opened.
+ * @param {() => Promise<{fillSaved: Function}>} load
+ * @param {string} page @param {() => {}} read what would be saved
+ * @param {(saved: any) => string} address where it is used
  */
-export function lateMenu(label, fill) {
+export function savedMenu(load, page, read, address) {
   const body = h('div');
-  const menu = menuOf(label, body);
+  const menu = menuOf(t('Saved'), body);
   menu.addEventListener('toggle', () => (
-    menu.open ? act(menu, () => fill(body)) : body.replaceChildren()));
+    menu.open ? act(menu, async () => (await load()).fillSaved(body, page, read, address))
+      : body.replaceChildren()));
   return h('span', {}, menu);
 }
 

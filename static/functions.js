@@ -248,12 +248,13 @@ function fieldFor({ name, schema, required, value }) {
 }
 
 /** A parameter's name as words. @param {string} name */
-const labelFor = (name) => (name === REST ? t('More parameters') : name.replace(/_/g, ' ').replace(/^./, (first) => first.toUpperCase()));
+const labelFor = (name) => (name === REST ? t('More parameters')
+  : name.replace(/_/g, ' ').replace(/^./, (first) => first.toUpperCase()));
 
 /** What stands below a field. @param {Schema} schema @param {string} kind */
 function helpFor({ description, format, minimum, maximum }, kind) {
   return [
-    description,
+    description?.replace(/[\w)]$/, '$&.'),
     kind === 'lines' && t('One value per line.'),
     kind === 'json' && t('As JSON.'),
     kind === 'file' && t('Choose it or drop it here; at most {size}.', { size: sizeWords(mostBytes()) }),
@@ -345,7 +346,9 @@ function putOthers(result, known, others = {}) {
     throw new Error(t('Please write names and values, such as {example}.', { example: '{"colour": "red"}' }));
   }
   for (const name of result.keys()) if (!Object.hasOwn(known, name)) result.delete(name);
-  for (const [name, value] of Object.entries(others)) if (!Object.hasOwn(known, name)) result.set(name, value);
+  for (const [name, value] of Object.entries(others)) {
+    if (!Object.hasOwn(known, name)) result.set(name, value);
+  }
 }
 
 /**

@@ -8,7 +8,7 @@ import {
   timeWords,
 } from './format.js';
 import {
-  act, ask, askingButton, badge, button, lateMenu, localTime, patchRows, sampleHint, say, valuesOf,
+  act, ask, askingButton, badge, button, localTime, patchRows, sampleHint, savedMenu, say, valuesOf,
 } from './forms.js';
 import { grouped, t } from './language.js';
 import { address, seesAll } from './places.js';
@@ -96,7 +96,8 @@ function resultNote(task, held) {
   if (task.status === 'running') return task.message || '';
   if (task.status === 'pending') {
     if (held?.code === 'paused') return t('queue paused');
-    return task.expected_start ? rangeWords(task.expected_start) : held ? said(held.text) : '';
+    return task.expected_start ? t('starts {when}', { when: rangeWords(task.expected_start) })
+      : held ? said(held.text) : '';
   }
   if (task.status === 'waiting') return waitingWords(task.after || []);
   if (task.status === 'scheduled' && task.reason) {
@@ -170,8 +171,8 @@ export function initializeList(list) {
   list.fit = () => fit(list);
   addEventListener('resize', list.fit);
   buildFilters(list);
-  list.filters.after(lateMenu(t('Saved'), async (body) => (await import('./saved.js')).fillSaved(body, 'tasks',
-    () => ({ query: address(list.params, {}).slice(8) }), ({ value }) => `#/tasks?${value.query}`)));
+  list.filters.after(savedMenu(() => import('./saved.js'), 'tasks',
+    () => ({ query: address(list.params, {}).slice(8) }), ({ value }) => `#/tasks?${value.query}`));
   list.files = h('p', { class: 'help' }, h('span'), ' ', h('a', { download: '' }, 'CSV'), ' · ',
     h('a', { download: '' }, 'JSON'));
   list.pager.after(list.files);
@@ -283,7 +284,7 @@ function patchEmpty({ empty, page, params, rows }) {
 export function firstSteps() {
   const holder = h('div', { class: 'teach' }, h('h2', {}, t('No task yet')),
     h('p', {}, t('A task runs one function with the values you give it, in the background. '
-      + 'You can close this page meanwhile.')),
+      + 'You can close this page meanwhile.'), ' ', !seesAll() && t('You see only your own tasks.')),
     h('p', {}, h('a', { class: 'button primary', href: '#/new' }, t('Add the first task'))));
   const hint = h('div');
   const patch = () => hint.replaceChildren(...sampleHint());
@@ -449,10 +450,16 @@ function patchFilters(list) {
     ? t('Too many to sort: only the newest {count} are sorted.', { count: grouped(SORTED) }) : '',
   ...chips.map((name) => {
     const value = params.get(name) || '';
-    const words = name === 'ended_since' ? t('since {time}', { time: timeWords(new Date(value)) })
-      : value;
-    return h('a', { href: address(params, { [name]: '' }) }, `${words} ✕`);
+    return h('a', { href: address(params, { [name]: '' }) }, `${filterWords(name, value)} ✕`);
   }));
+}
+
+/** A filter in words. @param {string} name @param {string} value */
+function filterWords(name, value) {
+  if (name === 'status') return statusWord(value);
+  if (!/since|until/.test(name)) return value;
+  const time = timeWords(new Date(value));
+  return name === 'since' ? time : t('ended since {time}', { time });
 }
 
 /**
@@ -661,9 +668,7 @@ class Bulk {
   constructor(params, done, only) {
     this.actions = ACTIONS.filter(([action]) => !only || action === only);
     this.filter = Object.fromEntries([...params].filter(([name]) => !/cursor|sort/.test(name)));
-    const words = Object.entries(this.filter).map(([name, value]) => (name.endsWith('since')
-      ? t('since {time}', { time: timeWords(new Date(value)) })
-      : name === 'status' ? statusWord(value) : value)).join(' · ');
+    const words = Object.entries(this.filter).map(([name, value]) => filterWords(name, value)).join(' · ');
     this.dialog = h('dialog', { 'aria-labelledby': 'bulk', onclose: () => {
       this.dialog.remove();
       done();

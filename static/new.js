@@ -5,7 +5,8 @@ import { now } from './clock.js';
 import { find, h, render, setText, table, textWith } from './dom.js';
 import { countWords } from './format.js';
 import {
-  choice, durationInput, field, head, heading, lateMenu, localTime, refusal, say, secondsFrom, sendingForm,
+  choice, durationInput, field, head, heading, localTime, refusal, savedMenu, say, secondsFrom,
+  sendingForm,
   valuesOf,
 } from './forms.js';
 import {
@@ -22,6 +23,7 @@ const SHOWN = 5;
 const LINES = 'application/x-ndjson';
 const FIX = { field: 'lines', message: t('Please fix the errors below.') };
 const MOST = 100000;
+const EDITABLE = 1e5;            // characters of a file that is shown in the table, to be mended there
 const SEPARATORS = ['\t', ';', ','];
 
 /** @type {Page['show']} */
@@ -85,23 +87,22 @@ function showForm(chosen, queues, task, last, signal, instead) {
     ? { ...task, unique_key: instead } : undefined));
   form.lastElementChild?.before(forecastLine(chosen, form, signal));
   form.lastElementChild?.append(
-    h('a', { class: 'button', href: `#/new/${name}?many=1` }, t('Add many')),
+    h('a', { class: 'button', href: `#/new/${name}?many=1` }, t('Add many (CSV)')),
     h('a', { class: 'button', href: `#/schedules/new?function=${name}` }, t('Schedule it')));
   const before = valuesOf(form);
-  const menu = chosen.schema.properties && lateMenu(t('Saved'), async (body) => (
-    await import('./saved.js')).fillSaved(body, `new/${chosen.name}`, () => ({
+  const menu = chosen.schema.properties && savedMenu(() => import('./saved.js'), `new/${chosen.name}`, () => ({
     arguments: Object.fromEntries(Object.entries(argumentsFrom(chosen.schema, valuesOf(form), before, given))
       .filter(([parameter]) => isLasting(chosen.schema, parameter))),
     ...optionsFrom(valuesOf(form), before, options),
-  }), ({ id }) => `#/new/${name}?saved=${id}`));
+  }), ({ id }) => `#/new/${name}?saved=${id}`);
   render(t('New {name}', chosen), otherFunction('#/new'), head(chosen.name, menu),
     ...introduction(chosen), last && chosen.schema.properties && lastLine(name, last), form);
 }
 
 /** Offers the values of the last task. @param {string} name @param {Row} last */
-const lastLine = (name, { id, summary }) => h('p', { class: 'help' }, ...textWith(
-  'Use the values of {task}', { task: [h('a', { href: `#/new/${name}?from=${id}` }, `#${id}`),
-    summary && ': ', h('bdi', {}, summary)] }));
+const lastLine = (name, { id, summary }) => h('p', { class: 'help' },
+  h('a', { href: `#/new/${name}?from=${id}` }, t('Use the values of {task}', { task: `#${id}` })),
+  summary && ': ', h('bdi', {}, summary));
 
 /**
  * When the task would begin, in the queue and with the priority that the form says.
@@ -307,6 +308,7 @@ class Sheet {
       this.file = new TextDecoder('windows-1252').decode(bytes);
     }
     this.text.value = '';
+    if (this.file.length < EDITABLE) [this.text.value, this.file] = [this.file, ''];
     this.read();
   }
 

@@ -110,7 +110,7 @@ class View {
     setText(this.idle, rest > 0 ? t('The first {count} of {all}.',
       { count: shown.length, all: countWords(counts.running) })
       : shown.length ? '' : ownerOf(this.params) ? t('None of your tasks is running.') : t('Nothing is running.'));
-    setText(this.calm, failed.groups.length ? '' : t('Nothing failed.'));
+    setText(this.calm, failed.groups.length ? '' : t('Nothing failed, or all of it was retried.'));
     this.patchOthers(failed);
     this.patchComing(found.schedules);
     this.history.maximum = workers.maximum;
@@ -120,7 +120,10 @@ class View {
   /** A sentence about yesterday, and one about last week. @param {{yesterday: string, last_week: string}|null|false} summary */
   patchSummary(summary) {
     this.summary.hidden = !summary;
-    if (summary) setText(this.summary, `${said(summary.yesterday)} ${said(summary.last_week)}`);
+    if (summary) {
+      this.summary.replaceChildren(`${said(summary.yesterday)} ${said(summary.last_week)} `,
+        h('a', { href: '#/account' }, t('By mail')));
+    }
   }
 
   /** How many kinds of failures have no row, with a link to all. @param {Overview['failed']} failed */
@@ -149,7 +152,7 @@ class View {
       this.listOf({ status: 'pending' })],
       [atLeast(many, failed.more), t('failed in 24 hours'),
         this.listOf({ status: 'failed', ended_since: failed.since })],
-      [due ? timeWords(new Date(due)) : '–', !due ? t('none planned')
+      [due ? timeWords(new Date(due)) : '–', !due ? t('none in 24 hours')
         : due === nextAt ? t('the next scheduled task') : t('the next schedule'),
       due && due !== nextAt ? '#/schedules' : this.listOf({ status: 'scheduled' })]];
     this.glance.forEach((item, place) => {

@@ -106,7 +106,7 @@ function showInvitation(code) {
     const session = await request('POST', 'api/invitations/accept', { ...sent, code });
     history.replaceState(null, '', '#/overview');
     store.set('session', session);
-  }, field(t('Your name'), nameInput('username'), { help: t('You log in with it.') }),
+  }, field(t('Your name'), nameInput('username'), { help: t('To log in: letters and digits, no spaces.') }),
   secretField(t('Password'), 'password', 'new-password'));
   showCard(t('Welcome to jobqueue'), h('p', { class: 'help' },
     t('You are invited. Choose your name and a password of 8 or more characters.')), form,
@@ -371,17 +371,16 @@ function mailParts(name) {
   const save = async (/** @type {string|null} */ email) => {
     const user = await request('PATCH', path({ name }), { email });
     if (session) session.user.email = user.email;
-    summary.hidden = !user.email;
+    /** @type {HTMLSelectElement} */ (find('select', summary)).disabled = !user.email;
     say(user.email ? t('Mail about your tasks goes there.') : t('You have no address now.'), true);
   };
-  const summary = summaryField(name);
-  summary.hidden = !current;
+  const summary = h('div', { class: 'form' }, summaryField(name));
   if (session?.user.role === 'admin') {
     return [sendingForm(t('Save address'), ({ email }) => save(email || null),
       field(t('Address'), h('input', { name: 'email', type: 'email', value: current,
         autocomplete: 'email' }), { help: t('We mail you here when a task asks for it.') })), summary];
   }
-  if (!current) return [h('p', {}, t('None. An admin can enter one for you.'))];
+  if (!current) return [h('p', {}, t('None. An admin can enter one for you.')), summary];
   const parts = [h('p', {}, t('When a task asks for it, mail goes to {email}.', { email: current })),
     h('div', { class: 'actions' }, askingButton(t('Remove address'), t('Remove it?'), async () => {
       await save(null);
@@ -395,14 +394,14 @@ function summaryField(name) {
   const { user } = /** @type {Session} */ (store.state.session);
   const hours = [...Array(24).keys()].map((hour) => /** @type {[string, string]} */ (
     [String(hour), clock.format(new Date(2000, 0, 1, hour))]));
-  const chosen = choice({ name: 'summary', onchange: () => act(chosen, async () => {
+  const chosen = choice({ name: 'summary', disabled: !user.email, onchange: () => act(chosen, async () => {
     const hour = chosen.value;
     user.summary = hour && { hour: Number(hour), zone: ZONE || 'UTC' } || null;
     await request('PATCH', path({ name }), { summary: user.summary });
     say(t('Saved.'), true);
   }) }, [['', t('never')], ...hours], String(user.summary?.hour ?? ''));
   return field(t('Summary of yesterday by mail'), chosen, {
-    help: t('A sentence about the day before; on Mondays also one about the last week.')
+    help: t('It needs your address. On Mondays it has the last week, too.')
       + (user.summary && user.summary.zone !== ZONE ? ` (${user.summary.zone})` : '') });
 }
 

@@ -155,10 +155,10 @@ export class RuleFields {
     this.quick = QUICK.map(([words, days]) => h('button', { type: 'button', class: 'button',
       onclick: () => this.choose(days) }, words));
     this.quickRow = h('div', { class: 'days quick' }, ...this.quick);
-    const zones = h('datalist', { id: 'zones' });
+    const zones = h('datalist', { id: 'zones' }, ...zoneOptions());
     this.zone = h('input', { name: 'zone', list: 'zones', autocomplete: 'off', spellcheck: 'false',
       value: schedule?.zone || ZONE || 'UTC',
-      onfocus: () => zones.childElementCount || zones.append(...zoneOptions()) });
+      onfocus: () => this.zone.select() });
     this.root.append(field(t('When'), this.kind), this.quickRow, ...Object.values(this.parts),
       field(t('Time zone'), this.zone), zones,
       h('div', { class: 'preview' }, this.words, this.times));
@@ -243,10 +243,9 @@ function buildParts({ count = '15', unit = 'm', time = '01:00', days = 'mon', da
     every: h('div', {}, field(t('Every'), number({ name: 'count', min: 1, value: count }),
       { after: choice({ name: 'unit', 'aria-label': t('Unit') }, EVERY, unit || 's') })),
     daily: h('div', {}, at()),
-    weekly: h('div', {}, h('fieldset', { class: 'days' }, h('legend', {}, t('On')),
+    weekly: h('div', {}, at(), h('fieldset', { class: 'days' }, h('legend', {}, t('On')),
       ...WEEK.map((value) => h('label', {}, h('input', { type: 'checkbox', name: 'days',
-        value, checked: days.includes(value) }), weekday(value)))),
-    at()),
+        value, checked: days.includes(value) }), weekday(value))))),
     monthly: h('div', { class: 'pair' }, field(t('On'), choice({ name: 'day' },
       [...numbers(31, (number) => t('day {number}', { number })), ['last', t('the last day')]],
       two(day))), at()),

@@ -2,7 +2,7 @@
 /** Filters and values of forms that people save by name: what a menu shows once it is opened. */
 import { get, request } from './api.js';
 import { find, h } from './dom.js';
-import { act, deleteButton, say } from './forms.js';
+import { act, deleteButton, forgetTyped, say } from './forms.js';
 import { t } from './language.js';
 
 /** @import {Saved} from './types.js' */
@@ -21,6 +21,7 @@ export async function fillSaved(body, page, read, address) {
     event.preventDefault();
     act(save, async () => {
       await request('POST', 'api/saved', { page, name: name.value, value: read() });
+      forgetTyped();
       say(t('Saved as {name}.', { name: name.value }), true);
     });
     find('summary', menu).click();

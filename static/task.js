@@ -7,7 +7,7 @@ import {
   duration, elapsed, formatter, isFinished, patchState, progressWords, stateBadge, stateWord, statusWord,
   timeWords, tookWords,
 } from './format.js';
-import { act, ask, badge, button, deleteButton, heading, patchRows, say, sizeWords } from './forms.js';
+import { act, ask, badge, button, deleteButton, heading, patchRows, s, say, sizeWords } from './forms.js';
 import { t } from './language.js';
 import { LogView } from './log.js';
 import { fromList, listPlace } from './places.js';
@@ -18,7 +18,7 @@ import { list } from './tasks.js';
 import { askBrowser, isWatched, mailWords, tellingWords, watch } from './telling.js';
 import { MOST_CHARACTERS, argumentsElement, resultElement, valueCell } from './values.js';
 
-/** @import {Activity, Metrics, Page, Related, Success, Task, TaskFile} from './types.js' */
+/** @import {Activity, Metrics, Page, Related, Sample, Success, Task, TaskFile} from './types.js' */
 
 const SHAPES = { pending: '○', running: '◐', succeeded: '✓', failed: '✕', cancelled: '–',
   scheduled: '◷', waiting: '⋯' };
@@ -88,7 +88,7 @@ class TaskView {
     render('', h('div', { class: 'bar back' }, h('a', { href: listPlace }, t('← Tasks')), this.near),
       heading(name, ' ', h('bdi', { class: 'summary' }, summary)),
       h('div', { class: 'sentence' }, this.badge, this.sentence), this.facts, this.progress,
-      this.samples, this.actions, this.telling,
+      this.actions, this.telling, this.samples,
       this.outcome, this.worked, h('div', { class: 'columns' }, this.before.root, this.behind.root),
       this.files.root, this.log.root, this.values, this.timeline, this.details);
     this.patch();
@@ -127,7 +127,7 @@ class TaskView {
     patchState(this.badge, task);
     setText(this.sentence, sentence);
     this.patchProgress();
-    this.patchSamples().catch(() => null);
+    this.patchSamples();
     this.before.patch(task.predecessors);
     this.behind.patch(task.followers);
     this.patchNear();
@@ -152,12 +152,11 @@ class TaskView {
   }
 
   /** CPU and memory of the run, once there are two samples; their line has its room before. */
-  async patchSamples() {
+  patchSamples() {
     const { samples, status } = this.task;
     this.samples.hidden = status !== 'running';
-    if (!samples?.[1]) return this.samples.replaceChildren();
-    const { showSamples } = await import('./samples.js');
-    return showSamples(this.samples, samples);
+    if (samples?.[1]) showSamples(this.samples, samples);
+    else this.samples.replaceChildren();
   }
 
   /** What can be done in this state. */
@@ -165,7 +164,8 @@ class TaskView {
     const { task } = this;
     if (!mayChange()) return this.actions.replaceChildren(this.copy);
     const focused = this.actions.contains(document.activeElement);
-    const own = !isFinished(task) ? !task.cancel_requested && this.button('cancel', t('Cancel'))
+    const own = !isFinished(task) ? !task.cancel_requested && this.button('cancel',
+      task.status === 'running' ? t('Stop') : t('Cancel'))
       : task.status === 'succeeded' ? this.againButton() : this.button('retry', t('Retry'));
     this.actions.replaceChildren(own || '', isFinished(task) ? '' : this.tell, this.changeButton(),
     this.copy, deleteButton(`#${task.id}`, `api/tasks/${task.id}`, () => { location.hash = listPlace; },
@@ -362,6 +362,34 @@ class TaskView {
 const measuresOf = ({ seconds, peak_memory: memory }, cpu) => [
   tookWords(seconds), cpu != null && t('{time} CPU', { time: duration(cpu) }),
   memory && t('{count} MB peak', { count: Math.ceil(memory / 1048576) })].filter(Boolean).join(', ');
+
+const WIDTH = 64;                // pixels of the lines of CPU and memory
+
+/** A share of one core. @param {number} load */
+const percent = (load) => `${Math.round(load * 100)} %`;
+
+/** A line, as high as its top. @param {string} label @param {number[]} times @param {number[]} values */
+function line(label, times, values) {
+  const [end, top] = [Math.max(...times), Math.max(1, ...values)];
+  return s('svg', { role: 'img', 'aria-label': label, width: WIDTH, height: 16 },
+    s('polyline', { fill: 'none', stroke: 'currentColor', points: values.map((value, place) => (
+      [times[place] / end * WIDTH, 15 - value / top * 14])).join(' ') }));
+}
+
+/** Shows two samples or more. @param {HTMLElement} root @param {Sample[]} samples */
+function showSamples(root, samples) {
+  const times = samples.map(({ seconds }) => seconds);
+  const sizes = samples.map(({ memory }) => memory);
+  const loads = samples.map(({ seconds, cpu_seconds: cpu }, place) => {
+    const before = samples[place - 1] || { seconds: 0, cpu_seconds: 0 };
+    return (cpu - before.cpu_seconds) / (seconds - before.seconds || 1);
+  });
+  root.replaceChildren(
+    `CPU ${percent(loads[loads.length - 1])}`,
+    line(t('CPU over the run: at most {most}', { most: percent(Math.max(...loads)) }), times, loads),
+    `· ${sizeWords(sizes[sizes.length - 1])}`,
+    line(t('Memory over the run: at most {most}', { most: sizeWords(Math.max(...sizes)) }), times, sizes));
+}
 
 /**
  * The state's reason in words.

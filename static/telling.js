@@ -35,10 +35,13 @@ export function mailHint() {
   const { session } = store.state;
   const settings = settingsLink(t('settings'));
   const account = h('a', { href: '#/account' }, t('Account'));
+  if (session?.mail === false) get('api/session').then(({ mail }) => { session.mail = mail; }, () => null);
   return [...session?.mail ? [] : [...isAdmin()
     ? textWith('No mail can be sent yet: set up a mail server in the {settings}.', { settings })
     : [t('No mail can be sent yet: an admin has to set up a mail server.')], ' '],
-  ...session?.user.email ? [] : textWith('Mail needs your address: see the page {account}.', { account })];
+  ...session?.user.email ? [] : isAdmin()
+    ? textWith('Mail needs your address: see the page {account}.', { account })
+    : [t('Mail needs your address, which an admin enters.')]];
 }
 
 /**

@@ -142,7 +142,7 @@ class FunctionPage {
   patchFailures({ groups, more, other_count: count, other_kinds: kinds }) {
     patchRows(this.failures, groups, ({ error }) => error || '', (group) => (
       groupRow(group, ownerFilter(this.params), () => {}, more)));
-    setText(this.calm, kinds ? restWords(kinds, count) : groups.length ? '' : t('Nothing failed.'));
+    setText(this.calm, kinds ? restWords(kinds, count) : groups.length ? '' : t('Nothing failed, or all of it was retried.'));
   }
 
   /** A bar for each run: its height is the duration, its colour and sign the state. @param {Row[]} tasks */

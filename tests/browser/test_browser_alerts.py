@@ -151,9 +151,9 @@ class AlertsPage(BrowserTestCase):
         bob.run(NOTIFYING)
         bob.click("main button", "Tell me when it is done")
         bob.see("This browser tells you while a page of this site is open.", "main")
-        bob.see("Mail needs your address: see the page Account.", "main")
+        bob.see("Mail needs your address, which an admin enters.", "main")
         self.assertEqual(self.site.value("SELECT notify FROM task WHERE id=%d" % number), "end")
-        bob.click("main a", "Account")
+        bob.go("#/account")
         bob.find("h1", "Account")
         bob.go("#/queues")              # the page is loaded again, and still tells it
         bob.find("h1", "Queues")

@@ -161,7 +161,7 @@ class Manners(BrowserTestCase):
     def test_what_runs_is_not_stopped_unasked(self):
         number = self.running()
         bob = self.open("bob")
-        for address, label in (("#/tasks", "Cancel %d" % number), ("#/tasks/%d" % number, "Cancel")):
+        for address, label in (("#/tasks", "Cancel %d" % number), ("#/tasks/%d" % number, "Stop")):
             bob.go(address)
             bob.find("button", label)
             self.press_twice(bob, "main [aria-label='%s'], main > .actions button" % label)

@@ -373,7 +373,7 @@ class Planning(BrowserTestCase):
 
     def test_one_task_per_line_of_a_table(self):
         bob = self.open("bob", "#/new/report")
-        bob.click("a", "Add many")
+        bob.click("a", "Add many (CSV)")
         bob.type("textarea", "city;pages;month\nOslo;1;june\n\"Vik; west\";x;\n")
         bob.see("Row 3, pages: This is not a number: x")
         bob.see("✕ 3\tVik; west\tx", "main table")

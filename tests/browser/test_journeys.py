@@ -47,7 +47,7 @@ class Journeys:
         ana.see("halfway there")
         ana.see("writing about Oslo")
         self.pause(1.1)                 # who presses at once meant the button before
-        ana.click("button", "Cancel")
+        ana.click("button", "Stop")
         ana.see("Stop %d?" % number)
         ana.click(".question button", "Stop")
         ana.see("cancelled", ".sentence")
