@@ -6,8 +6,8 @@ All decisions come from rows. Any process that ticks may make them, at most once
    failed for good.
 2. A finding makes a row of `alert`, unless another alert explains it. There is one row for each code and
    subject. An alert opens when two checks in a row have its finding, and ends at a check without it. The
-   alert of a failed task opens at once. It ends a day after the last such failure, or as soon as the failed
-   tasks of its function were retried or deleted.
+   alert of a failed task opens at once. It ends a day after the last such failure, or three hours
+   after it if the failed tasks of its function were retried or deleted.
 3. Recipients get a message when an alert opens, then daily while it is open. They also get one when an
    alert ends, if they were told that it opened.
 4. Messages are rows of `delivery`. A child process sends them (upkeep/notifications.py), so no request,
@@ -62,9 +62,10 @@ WATCH_SECONDS = 30.0
 PACE_SECONDS = 180.0            # between two messages: a recipient gets at most 20 an hour
 REPEAT_SECONDS = 86400.0        # between two messages about an open alert
 QUIET_SECONDS = 86400.0         # a failure's alert ends after this time without such a failure
+SETTLED_SECONDS = 3 * 3600.0    # or after this time, if all that failed was retried or deleted
 # Functions with failed tasks, or with tasks that were retried and have not ended.
 STILL_FAILED = """SELECT DISTINCT function FROM task WHERE status=FAILED AND finished_at>=?
-    OR status IN (PENDING, SCHEDULED) AND attempts>0 OR status=RUNNING AND attempts>1"""
+    OR status IN (PENDING, SCHEDULED, WAITING) AND attempts>0 OR status=RUNNING AND attempts>1"""
 IS_OPEN = "(seen_at>opened_at OR code='failed')"
 ALERT_GROUPS_MAX = 50           # open alerts and new groups of failures; then one group for each function
 UNTIL_IT_ENDS = 253402300799.0  # the year 9999
@@ -280,22 +281,22 @@ class Alerts:
         transaction.run("DELETE FROM alert WHERE seen_at<>? AND NOT %s" % IS_OPEN, (now,))
 
     def _unsettled(self, rows: Mapping[AlertKey, Row]) -> set[str]:
-        """Return the functions of open alerts with tasks that are failed still, or are tried again."""
-        opened = {row["subject"].partition(":")[0]: row["opened_at"] for row in rows.values()
-                  if row["code"] == "failed"}
+        """Return the subjects of open alerts of functions with tasks that are failed still or tried again."""
+        opened = {row["subject"]: row["opened_at"] for row in rows.values() if row["code"] == "failed"}
         if not opened:
             return set()
         names, _ = self._database.read_within(STILL_FAILED, (min(opened.values()),), LOOK_SECONDS)
-        return set(opened) if names is None else {name for name, in names}
+        return {subject for subject in opened if names is None or subject.endswith("…")
+                or any(subject.startswith("%s:" % name) for name, in names)}
 
     @staticmethod
     def _end(transaction: Connection, row: Row, now: float, unsettled: set[str]) -> bool:
         """End an alert whose finding is gone; return True if it ended.
 
-        Failures end after QUIET_SECONDS, or as soon as their function is not in `unsettled`.
+        Failures end after QUIET_SECONDS, or after SETTLED_SECONDS if their subject is not in `unsettled`.
         """
-        is_failed = row["code"] == "failed" and row["subject"].partition(":")[0] in unsettled
-        least = QUIET_SECONDS if is_failed else 0.0
+        least = (0.0 if row["code"] != "failed" else
+                 QUIET_SECONDS if row["subject"] in unsettled else SETTLED_SECONDS)
         return now - row["seen_at"] >= least and transaction.update(
             "alert", {"ended_at": now}, "id=? AND ended_at IS NULL", (row["id"],)) == 1
 

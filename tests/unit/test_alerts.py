@@ -12,7 +12,7 @@ from unittest import mock
 
 import jobqueue
 from tests.helpers.postgres import about_sqlite
-from tests.helpers.support import TestCase
+from tests.helpers.support import TestCase, function_json
 from tests.helpers.web import WebTestCase
 
 HOUR = 3600.0
@@ -187,7 +187,7 @@ class TestFailures(AlertsCase):
                  "message": "order %s '%d' at 0x%x not found" % (uuid.uuid4(), number, number)}
                 for number in range(10_000)]
         self.add()
-        self.write("UPDATE task SET status=3, finished_at=?", (self.clock.now(),))      # one that is there still
+        self.write("UPDATE task SET status=3, finished_at=?", (self.clock.now(),))      # one is there still
         with self.database.transaction() as transaction:
             transaction.insert_all("activity", rows)
         self.look(times=10)
@@ -236,12 +236,11 @@ class TestFailures(AlertsCase):
         self.assertLessEqual(self.database.value("SELECT count(*) FROM alert"), 2)
         self.assertLessEqual(len(self.messages()), 4)
 
-    def test_once_all_were_retried_and_succeeded_it_is_resolved(self):
+    def test_three_hours_after_all_were_retried_and_succeeded_it_is_resolved(self):
         tasks = [self.break_one(), self.break_one()]
         self.look(times=2)
+        self.look(4 * HOUR)
         for task in tasks:
-            self.look(200)
-            self.assertEqual(self.open(), ["failed"])
             self.retry(task["id"])
             self.look(200)
             self.assertEqual(self.open(), ["failed"])       # it waits, and may fail again
@@ -250,12 +249,42 @@ class TestFailures(AlertsCase):
         self.assertEqual(self.open(), [])
         self.assertIn("Resolved: add failed", self.subjects()[-1])
 
-    def test_once_those_that_failed_are_deleted_it_is_resolved(self):
+    def test_three_hours_after_a_failure_that_was_deleted_it_is_resolved(self):
         task = self.break_one()
         self.look(times=2)
         self.queue.actions.delete(task["id"])
         self.look(200)
+        self.assertEqual(self.open(), ["failed"])
+        self.look(3 * HOUR)
         self.assertEqual(self.open(), [])
+
+    def test_a_function_that_fails_and_is_retried_each_half_hour_is_one_alert(self):
+        for _ in range(24):
+            task = self.break_one()
+            self.look(900)
+            self.retry(task["id"])
+            self.run_one()
+            self.look(900)
+        self.assertEqual(self.database.value("SELECT count(*) FROM alert"), 1)
+        self.assertEqual(len(self.messages()), 1)
+
+    def test_what_waits_for_another_after_a_retry_is_not_resolved(self):
+        first = self.add(function="greet", name="x")
+        self.add(options={"after": [first], "after_failure": "run"})
+        for _ in range(2):
+            self.run_one("fail", None, "ValueError", "boom")
+        self.look(times=2)
+        self.write("UPDATE task SET status=6, finished_at=NULL, attempts=1 WHERE function='add'")
+        self.look(4 * HOUR)
+        self.assertEqual(len(self.open()), 2)
+
+    def test_names_with_a_colon_and_long_ones_stay_open_while_their_tasks_are_failed(self):
+        for name in ("ns:add", "n" * 199):
+            self.declare(function_json(name))
+            self.break_one(function=name)
+        self.look(times=2)
+        self.look(4 * HOUR)
+        self.assertEqual(self.open(), ["failed", "failed"])
 
     def test_a_day_without_one_ends_it(self):
         self.break_one()
