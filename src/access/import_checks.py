@@ -13,6 +13,7 @@ from ..base.values import OPTION_SCHEMAS, WHO_MAY_ADD, check_value, integer_with
 from ..store.schema import SCHEMA
 from ..store.state import EXPORTED_STATE
 from ..store.settings import SETTINGS, tidy_setting
+from ..upkeep.summary import SUMMARY
 from .people import NAME_PATTERN, ROLES, SCRYPT_COST, TOKEN_SCOPES
 
 if TYPE_CHECKING:
@@ -68,9 +69,14 @@ def _check_password(text: str) -> None:
             raise ValueError("costs more than a password may")
 
 
+def _check_summary(text: str) -> None:
+    if check_value(SUMMARY, read_json(text), "summary"):
+        raise ValueError("is no hour in a time zone")
+
+
 _ANY_JSON = (dict, list, str, int, float, bool, type(None))
 TEXT_CHECKS: dict[tuple[str, str], Callable[[str], None]] = {
-    ("user", "password"): _check_password, ("user", "summary"): _json_of(1),
+    ("user", "password"): _check_password, ("user", "summary"): _check_summary,
     ("saved", "value"): _json_of(JSON_MAX_DEPTH), ("task", "samples"): _json_of(2, (list,)),
     ("token", "limits"): _json_of(2), ("setting", "value"): _json_of(2, (str, int)),
     ("state", "value"): _json_of(RESULT_MAX_DEPTH, _ANY_JSON),

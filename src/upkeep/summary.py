@@ -1,8 +1,7 @@
 """Summaries: a sentence each about yesterday and last week, on the page and by mail.
 
 A user who wants the mail has a row with `summary`, JSON {"hour", "zone"}, and `summary_at`, the next time.
-Any process that ticks may post it: the statement that moves `summary_at` changes a row only once. A summary
-that is late, because no process ticked, is posted once.
+Any process that ticks may post it: the statement that moves `summary_at` changes a row only once.
 
 The figures are those of Metrics. The sums of all users' tasks are kept for whole hours of UTC. So in a zone
 with an offset of a half hour, a day begins at the full hour before.
@@ -14,13 +13,13 @@ import json
 
 from ..base.head import TYPE_CHECKING
 from ..base.types import NamedTuple
-from ..base.errors import print_errors
+from ..base.errors import Invalid, print_errors
 from ..base.schedule_rules import parse_rule
 from ..base.time_and_text import dump_json, iso, span_text
 from ..base.values import TEXT, about, integer_within, object_of, or_null
 from ..store.database import Database
 from ..store.settings import Settings
-from .rollup import HOUR, SIX_HOURS
+from .rollup import DAY, HOUR, SIX_HOURS
 from .metrics import Metrics
 from .alerts import page_link, post_message
 
@@ -31,15 +30,19 @@ if TYPE_CHECKING:
 SUMMARY = or_null(about(object_of(("hour", "zone"), hour=integer_within(0, 23), zone=TEXT),
                         "when the user gets a summary by mail: an hour, in a time zone; null: never"))
 NAMES_SHOWN = 3                 # functions that failed most, in a sentence
-WEEKLY_BACK_SECONDS = 15 * 86400    # contains two Mondays
-# The sentences of a span without ended tasks, without failures, with failures, with too many tasks.
+WEEKLY_BACK_SECONDS = 15 * DAY  # contains two Mondays
+POST_SECONDS = 1.0              # of one tick; the next tick goes on
+TOO_FAR_SECONDS = 2.0 * DAY
+# The sentences of a span without such tasks, without failures, with failures, with missing figures.
 SENTENCES = {
-    "yesterday": ("Yesterday no task ended.", "Yesterday: %d succeeded in %s of work, none failed.",
+    "yesterday": ("Yesterday no task succeeded or failed.",
+                  "Yesterday: %d succeeded in %s of work, none failed.",
                   "Yesterday: %d succeeded in %s of work, %d failed (%s).",
-                  "Yesterday: there were too many tasks to count those of one user."),
-    "last_week": ("Last week no task ended.", "Last week (Monday to Sunday): %d succeeded in %s of work, none failed.",
+                  "Yesterday: not all tasks of this user could be counted."),
+    "last_week": ("Last week no task succeeded or failed.",
+                  "Last week (Monday to Sunday): %d succeeded in %s of work, none failed.",
                   "Last week (Monday to Sunday): %d succeeded in %s of work, %d failed (%s).",
-                  "Last week (Monday to Sunday): there were too many tasks to count those of one user.")}
+                  "Last week (Monday to Sunday): not all tasks of this user could be counted.")}
 
 
 class Span(NamedTuple):
@@ -50,11 +53,20 @@ class Span(NamedTuple):
     end: float
 
 
+def known_zone(zone: str) -> str:
+    """Return the zone, or UTC if this machine does not know it: a browser may know more zones."""
+    try:
+        parse_rule("@daily", zone)
+    except Invalid:
+        return "UTC"
+    return zone
+
+
 def past_spans(zone: str, now: float) -> list[Span]:
-    """Return yesterday and the last whole week, from Monday on, in a time zone; Invalid if it is unknown."""
+    """Return yesterday and the last whole week, from Monday on, in a time zone; in UTC if it is unknown."""
     spans = []
     for name, rule in (("yesterday", "0 0 * * *"), ("last_week", "0 0 * * 1")):
-        moments = parse_rule(rule, zone).upcoming(now - WEEKLY_BACK_SECONDS, 20)
+        moments = parse_rule(rule, known_zone(zone)).upcoming(now - WEEKLY_BACK_SECONDS, 20)
         start, end = [at for at in moments if at <= now][-2:]
         spans.append(Span(name, start, end))
     return spans
@@ -87,9 +99,10 @@ class Summaries:
 
     def sentences(self, zone: str, now: float, owner_id: int | None = None) -> dict[str, str]:
         """Return {name of a span: its sentence}. With `owner_id` only this user's tasks count."""
-        return {span.name: self._sentence(span, owner_id) for span in past_spans(zone, now)}
+        return {span.name: self.sentence(span, owner_id) for span in past_spans(zone, now)}
 
-    def _sentence(self, span: Span, owner_id: int | None) -> str:
+    def sentence(self, span: Span, owner_id: int | None) -> str:
+        """Return the sentence of a span."""
         none_ended, succeeded, failed, too_many = SENTENCES[span.name]
         seconds, counts, failures = 0.0, 0, collections.Counter[str]()
         for start, end, step in _parts(span, owner_id is None):
@@ -108,26 +121,39 @@ class Summaries:
             names + ["…"] * (len(failures) > NAMES_SHOWN))) if failures else succeeded % shown
 
     def post_due(self) -> None:
-        """Add the mail of each user whose summary is due to `delivery`."""
-        now = self._database.clock.now()
-        for user in self._database.all(
-                "SELECT * FROM user WHERE summary_at<=? AND disabled=0 AND email IS NOT NULL", (now,)):
-            with print_errors("making the summary of %s" % user["name"]):
-                self._post(user, now)
+        """Add the mail of each user whose summary is due to `delivery`, for POST_SECONDS at most.
+
+        A time that is more than TOO_FAR_SECONDS away comes from a wrong clock or a long standstill. Then no
+        mail is added, and only the next time is stored.
+        """
+        now, until = self._database.clock.now(), self._database.clock.monotonic() + POST_SECONDS
+        for user in self._database.all("""
+                SELECT * FROM user WHERE (summary_at<=? OR summary_at>?) AND summary IS NOT NULL
+                AND disabled=0 AND email IS NOT NULL""", (now, now + TOO_FAR_SECONDS)):
+            if self._database.clock.monotonic() < until:
+                with print_errors("making the summary of %s" % user["name"]):
+                    self._post(user, now)
 
     def _post(self, user: Row, now: float) -> None:
-        """Add the mail of a user, unless another process has just done so.
-
-        Admins and viewers get the figures of all users' tasks.
-        """
-        wish = json.loads(user["summary"])
-        sentences = self.sentences(wish["zone"], now, user["id"] if user["role"] == "user" else None)
-        is_monday = past_spans(wish["zone"], now)[1].end > now - 86400
-        link = page_link(self._settings, "#/overview")
-        content: MessageContent = {
-            "kind": "summary", "subject": sentences["yesterday"].rstrip("."), "link": link,
-            "lines": [*list(sentences.values())[:1 + is_monday], *filter(None, [link])]}
+        """Add the mail of a user and store the next time, unless another process has just done so."""
+        wish, due = json.loads(user["summary"]), user["summary_at"]
+        zone = known_zone(wish["zone"])
+        content = self._content(user, zone, due, now) if abs(now - due) < TOO_FAR_SECONDS else None
         with self._database.transaction(durable=False) as transaction:
-            if transaction.update("user", {"summary_at": next_summary(**wish, now=now)},
-                                  "id=? AND summary_at=?", (user["id"], user["summary_at"])):
+            if transaction.update("user", {"summary_at": next_summary(wish["hour"], zone, now)},
+                                  "id=? AND summary_at=?", (user["id"], due)) and content:
                 post_message(transaction, ("mail", user["email"]), content, now)
+
+    def _content(self, user: Row, zone: str, due: float, now: float) -> MessageContent | None:
+        """Return the mail of a user, with the week if it is over since the mail before.
+
+        Admins and viewers get the figures of all users' tasks. None if another process was faster.
+        """
+        if self._database.value("SELECT summary_at FROM user WHERE id=?", (user["id"],)) != due:
+            return None
+        yesterday, week = past_spans(zone, now)
+        spans = [yesterday, week] if week.end > due - DAY else [yesterday]
+        lines = [self.sentence(span, user["id"] if user["role"] == "user" else None) for span in spans]
+        link = page_link(self._settings, "#/overview")
+        return {"kind": "summary", "subject": lines[0].rstrip("."), "link": link,
+                "lines": [*lines, *filter(None, [link])]}

@@ -142,7 +142,7 @@ class TestUpgrade(unittest.TestCase):
         listed = Visitor(address).get("/api/tasks?limit=200", X_Api_Key=TOKEN).json
         self.assertLessEqual({1, 2, 3, 6, 12, 14, 18}, {task["id"] for task in listed["tasks"]})
         person = Visitor(address).log_in("bob", PASSWORD).get("/api/session").json
-        self.assertEqual(person["user"], {"name": "bob", "role": "user", "email": None})
+        self.assertEqual(person["user"], {"name": "bob", "role": "user", "email": None, "summary": None})
         self.assertEqual(self.site.run("log", 2).stdout, "oh\n")
         self.site.run("retry", 2)
         self.assertEqual(self.site.wait(2)["result"], 4)
