@@ -2045,7 +2045,7 @@ CREATE TABLE IF NOT EXISTS user (
     summary_at REAL                     -- when the next summary is due
 );
 CREATE TABLE IF NOT EXISTS saved (          -- filters and values of forms that a user saved by name
-    id INTEGER PRIMARY KEY,
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
     user_id INTEGER NOT NULL REFERENCES user(id),
     page TEXT NOT NULL,                 -- tasks, or new/FUNCTION
     name TEXT NOT NULL,
@@ -2362,8 +2362,9 @@ FROM_8 = """
 ALTER TABLE user ADD COLUMN summary TEXT;
 ALTER TABLE user ADD COLUMN summary_at REAL;
 ALTER TABLE task ADD COLUMN samples TEXT;
-CREATE TABLE IF NOT EXISTS saved (id INTEGER PRIMARY KEY, user_id INTEGER NOT NULL REFERENCES user(id),
-    page TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, UNIQUE (user_id, page, name));
+CREATE TABLE IF NOT EXISTS saved (id INTEGER PRIMARY KEY AUTOINCREMENT,
+    user_id INTEGER NOT NULL REFERENCES user(id), page TEXT NOT NULL, name TEXT NOT NULL,
+    value TEXT NOT NULL, UNIQUE (user_id, page, name));
 """
 MIGRATIONS = {0: "", SCHEMA_VERSION: "", 8: FROM_8, 7: FROM_7 + FROM_8, 6: FROM_6 + FROM_7 + FROM_8,
               4: FROM_6 + """
@@ -9683,8 +9684,8 @@ def _schedule_finding(code, row, **values):
 #    failed for good.
 # 2. A finding makes a row of `alert`, unless another alert explains it. There is one row for each code and
 #    subject. An alert opens when two checks in a row have its finding, and ends at a check without it. The
-#    alert of a failed task opens at once. It ends a day after the last such failure, or as soon as the failed
-#    tasks of its function were retried or deleted.
+#    alert of a failed task opens at once. It ends a day after the last such failure, or three hours
+#    after it if the failed tasks of its function were retried or deleted.
 # 3. Recipients get a message when an alert opens, then daily while it is open. They also get one when an
 #    alert ends, if they were told that it opened.
 # 4. Messages are rows of `delivery`. A child process sends them (upkeep/notifications.py), so no request,
@@ -9709,9 +9710,10 @@ WATCH_SECONDS = 30.0
 PACE_SECONDS = 180.0            # between two messages: a recipient gets at most 20 an hour
 REPEAT_SECONDS = 86400.0        # between two messages about an open alert
 QUIET_SECONDS = 86400.0         # a failure's alert ends after this time without such a failure
+SETTLED_SECONDS = 3 * 3600.0    # or after this time, if all that failed was retried or deleted
 # Functions with failed tasks, or with tasks that were retried and have not ended.
 STILL_FAILED = """SELECT DISTINCT function FROM task WHERE status=FAILED AND finished_at>=?
-    OR status IN (PENDING, SCHEDULED) AND attempts>0 OR status=RUNNING AND attempts>1"""
+    OR status IN (PENDING, SCHEDULED, WAITING) AND attempts>0 OR status=RUNNING AND attempts>1"""
 IS_OPEN = "(seen_at>opened_at OR code='failed')"
 ALERT_GROUPS_MAX = 50           # open alerts and new groups of failures; then one group for each function
 UNTIL_IT_ENDS = 253402300799.0  # the year 9999
@@ -9927,22 +9929,22 @@ class Alerts:
         transaction.run("DELETE FROM alert WHERE seen_at<>? AND NOT %s" % IS_OPEN, (now,))
 
     def _unsettled(self, rows):
-        """Return the functions of open alerts with tasks that are failed still, or are tried again."""
-        opened = {row["subject"].partition(":")[0]: row["opened_at"] for row in rows.values()
-                  if row["code"] == "failed"}
+        """Return the subjects of open alerts of functions with tasks that are failed still or tried again."""
+        opened = {row["subject"]: row["opened_at"] for row in rows.values() if row["code"] == "failed"}
         if not opened:
             return set()
         names, _ = self._database.read_within(STILL_FAILED, (min(opened.values()),), LOOK_SECONDS)
-        return set(opened) if names is None else {name for name, in names}
+        return {subject for subject in opened if names is None or subject.endswith("…")
+                or any(subject.startswith("%s:" % name) for name, in names)}
 
     @staticmethod
     def _end(transaction, row, now, unsettled):
         """End an alert whose finding is gone; return True if it ended.
 
-        Failures end after QUIET_SECONDS, or as soon as their function is not in `unsettled`.
+        Failures end after QUIET_SECONDS, or after SETTLED_SECONDS if their subject is not in `unsettled`.
         """
-        is_failed = row["code"] == "failed" and row["subject"].partition(":")[0] in unsettled
-        least = QUIET_SECONDS if is_failed else 0.0
+        least = (0.0 if row["code"] != "failed" else
+                 QUIET_SECONDS if row["subject"] in unsettled else SETTLED_SECONDS)
         return now - row["seen_at"] >= least and transaction.update(
             "alert", {"ended_at": now}, "id=? AND ended_at IS NULL", (row["id"],)) == 1
 
@@ -10086,8 +10088,7 @@ def alert_json(row):
 # Summaries: a sentence each about yesterday and last week, on the page and by mail.
 #
 # A user who wants the mail has a row with `summary`, JSON {"hour", "zone"}, and `summary_at`, the next time.
-# Any process that ticks may post it: the statement that moves `summary_at` changes a row only once. A summary
-# that is late, because no process ticked, is posted once.
+# Any process that ticks may post it: the statement that moves `summary_at` changes a row only once.
 #
 # The figures are those of Metrics. The sums of all users' tasks are kept for whole hours of UTC. So in a zone
 # with an offset of a half hour, a day begins at the full hour before.
@@ -10095,15 +10096,19 @@ def alert_json(row):
 SUMMARY = or_null(about(object_of(("hour", "zone"), hour=integer_within(0, 23), zone=TEXT),
                         "when the user gets a summary by mail: an hour, in a time zone; null: never"))
 NAMES_SHOWN = 3                 # functions that failed most, in a sentence
-WEEKLY_BACK_SECONDS = 15 * 86400    # contains two Mondays
-# The sentences of a span without ended tasks, without failures, with failures, with too many tasks.
+WEEKLY_BACK_SECONDS = 15 * DAY  # contains two Mondays
+POST_SECONDS = 1.0              # of one tick; the next tick goes on
+TOO_FAR_SECONDS = 2.0 * DAY
+# The sentences of a span without such tasks, without failures, with failures, with missing figures.
 SENTENCES = {
-    "yesterday": ("Yesterday no task ended.", "Yesterday: %d succeeded in %s of work, none failed.",
+    "yesterday": ("Yesterday no task succeeded or failed.",
+                  "Yesterday: %d succeeded in %s of work, none failed.",
                   "Yesterday: %d succeeded in %s of work, %d failed (%s).",
-                  "Yesterday: there were too many tasks to count those of one user."),
-    "last_week": ("Last week no task ended.", "Last week (Monday to Sunday): %d succeeded in %s of work, none failed.",
+                  "Yesterday: not all tasks of this user could be counted."),
+    "last_week": ("Last week no task succeeded or failed.",
+                  "Last week (Monday to Sunday): %d succeeded in %s of work, none failed.",
                   "Last week (Monday to Sunday): %d succeeded in %s of work, %d failed (%s).",
-                  "Last week (Monday to Sunday): there were too many tasks to count those of one user.")}
+                  "Last week (Monday to Sunday): not all tasks of this user could be counted.")}
 
 
 class Span(NamedTuple):
@@ -10114,11 +10119,20 @@ class Span(NamedTuple):
     end: "float"
 
 
+def known_zone(zone):
+    """Return the zone, or UTC if this machine does not know it: a browser may know more zones."""
+    try:
+        parse_rule("@daily", zone)
+    except Invalid:
+        return "UTC"
+    return zone
+
+
 def past_spans(zone, now):
-    """Return yesterday and the last whole week, from Monday on, in a time zone; Invalid if it is unknown."""
+    """Return yesterday and the last whole week, from Monday on, in a time zone; in UTC if it is unknown."""
     spans = []
     for name, rule in (("yesterday", "0 0 * * *"), ("last_week", "0 0 * * 1")):
-        moments = parse_rule(rule, zone).upcoming(now - WEEKLY_BACK_SECONDS, 20)
+        moments = parse_rule(rule, known_zone(zone)).upcoming(now - WEEKLY_BACK_SECONDS, 20)
         start, end = [at for at in moments if at <= now][-2:]
         spans.append(Span(name, start, end))
     return spans
@@ -10151,9 +10165,10 @@ class Summaries:
 
     def sentences(self, zone, now, owner_id=None):
         """Return {name of a span: its sentence}. With `owner_id` only this user's tasks count."""
-        return {span.name: self._sentence(span, owner_id) for span in past_spans(zone, now)}
+        return {span.name: self.sentence(span, owner_id) for span in past_spans(zone, now)}
 
-    def _sentence(self, span, owner_id):
+    def sentence(self, span, owner_id):
+        """Return the sentence of a span."""
         none_ended, succeeded, failed, too_many = SENTENCES[span.name]
         seconds, counts, failures = 0.0, 0, collections.Counter[str]()
         for start, end, step in _parts(span, owner_id is None):
@@ -10172,29 +10187,42 @@ class Summaries:
             names + ["…"] * (len(failures) > NAMES_SHOWN))) if failures else succeeded % shown
 
     def post_due(self):
-        """Add the mail of each user whose summary is due to `delivery`."""
-        now = self._database.clock.now()
-        for user in self._database.all(
-                "SELECT * FROM user WHERE summary_at<=? AND disabled=0 AND email IS NOT NULL", (now,)):
-            with print_errors("making the summary of %s" % user["name"]):
-                self._post(user, now)
+        """Add the mail of each user whose summary is due to `delivery`, for POST_SECONDS at most.
+
+        A time that is more than TOO_FAR_SECONDS away comes from a wrong clock or a long standstill. Then no
+        mail is added, and only the next time is stored.
+        """
+        now, until = self._database.clock.now(), self._database.clock.monotonic() + POST_SECONDS
+        for user in self._database.all("""
+                SELECT * FROM user WHERE (summary_at<=? OR summary_at>?) AND summary IS NOT NULL
+                AND disabled=0 AND email IS NOT NULL""", (now, now + TOO_FAR_SECONDS)):
+            if self._database.clock.monotonic() < until:
+                with print_errors("making the summary of %s" % user["name"]):
+                    self._post(user, now)
 
     def _post(self, user, now):
-        """Add the mail of a user, unless another process has just done so.
-
-        Admins and viewers get the figures of all users' tasks.
-        """
-        wish = json.loads(user["summary"])
-        sentences = self.sentences(wish["zone"], now, user["id"] if user["role"] == "user" else None)
-        is_monday = past_spans(wish["zone"], now)[1].end > now - 86400
-        link = page_link(self._settings, "#/overview")
-        content = {
-            "kind": "summary", "subject": sentences["yesterday"].rstrip("."), "link": link,
-            "lines": [*list(sentences.values())[:1 + is_monday], *filter(None, [link])]}
+        """Add the mail of a user and store the next time, unless another process has just done so."""
+        wish, due = json.loads(user["summary"]), user["summary_at"]
+        zone = known_zone(wish["zone"])
+        content = self._content(user, zone, due, now) if abs(now - due) < TOO_FAR_SECONDS else None
         with self._database.transaction(durable=False) as transaction:
-            if transaction.update("user", {"summary_at": next_summary(**wish, now=now)},
-                                  "id=? AND summary_at=?", (user["id"], user["summary_at"])):
+            if transaction.update("user", {"summary_at": next_summary(wish["hour"], zone, now)},
+                                  "id=? AND summary_at=?", (user["id"], due)) and content:
                 post_message(transaction, ("mail", user["email"]), content, now)
+
+    def _content(self, user, zone, due, now):
+        """Return the mail of a user, with the week if it is over since the mail before.
+
+        Admins and viewers get the figures of all users' tasks. None if another process was faster.
+        """
+        if self._database.value("SELECT summary_at FROM user WHERE id=?", (user["id"],)) != due:
+            return None
+        yesterday, week = past_spans(zone, now)
+        spans = [yesterday, week] if week.end > due - DAY else [yesterday]
+        lines = [self.sentence(span, user["id"] if user["role"] == "user" else None) for span in spans]
+        link = page_link(self._settings, "#/overview")
+        return {"kind": "summary", "subject": lines[0].rstrip("."), "link": link,
+                "lines": [*lines, *filter(None, [link])]}
 
 
 # upkeep/notifications.py -----------------------------------------------------
@@ -11982,8 +12010,8 @@ class Invitations:
 # The list of tasks saves its filters, the form of a new task saves its values. The server does not read the
 # saved value.
 
-SAVED_MAX = 200                 # saved values of one user
-SAVED_CHARACTERS = 20000        # maximum of a saved value as JSON
+SAVED_MAX = 100                 # saved values of one user
+SAVED_CHARACTERS = 10000        # maximum of a saved value as JSON
 NEW_SAVED = titled("NewSaved", object_of(
     ("page", "name", "value"),
     page=about(text_like(r"tasks|new/[^/\x00-\x1f]{1,300}", "must be tasks, or new/ and a function"),
@@ -12005,8 +12033,8 @@ class Saved:
             "SELECT * FROM saved WHERE user_id=? ORDER BY page, name", (user_id,))]
 
     def add(self, user_id, page, name, value):
-        """Save a value under a name, in the place of an earlier one with this name; return its row."""
-        key, text = {"user_id": user_id, "page": page, "name": name.strip()}, dump_json(value)
+        """Save a value, with its secrets masked, in the place of one with the same name; return its row."""
+        key, text = {"user_id": user_id, "page": page, "name": name.strip()}, dump_json(mask(value))
         if len(text) > SAVED_CHARACTERS:
             raise Conflict("These values are too long to be saved: %d characters are the maximum."
                            % SAVED_CHARACTERS)
@@ -14621,9 +14649,14 @@ def _check_password(text):
             raise ValueError("costs more than a password may")
 
 
+def _check_summary(text):
+    if check_value(SUMMARY, read_json(text), "summary"):
+        raise ValueError("is no hour in a time zone")
+
+
 _ANY_JSON = (dict, list, str, int, float, bool, type(None))
 TEXT_CHECKS = {
-    ("user", "password"): _check_password, ("user", "summary"): _json_of(1),
+    ("user", "password"): _check_password, ("user", "summary"): _check_summary,
     ("saved", "value"): _json_of(JSON_MAX_DEPTH), ("task", "samples"): _json_of(2, (list,)),
     ("token", "limits"): _json_of(2), ("setting", "value"): _json_of(2, (str, int)),
     ("state", "value"): _json_of(RESULT_MAX_DEPTH, _ANY_JSON),
@@ -18036,14 +18069,15 @@ def cmd_help_of(client, options):
 def typed_arguments(function, texts):
     """Return the values of name=value texts, read by the function's schema."""
     values = {}
-    properties = function["schema"]["properties"]
+    properties, more = function["schema"]["properties"], function["schema"].get("additionalProperties")
+    more = more if isinstance(more, dict) else {}         # the schema of **more
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
             raise field_error(text, "must be written as name=value")
         if name in values:
             raise field_error("arguments." + name, "is given twice")
-        values[name] = parse_text(properties.get(name, {}), storable(value))
+        values[name] = parse_text(properties.get(name, more), storable(value))
     return values
 
 

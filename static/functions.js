@@ -200,11 +200,8 @@ const typeOf = (schema) => typesOf(schema)[0];
 /** What a list has at a place. @param {Schema} schema @param {number} place @returns {Schema} */
 const itemOf = ({ prefixItems, items }, place) => prefixItems?.[place] ?? items ?? {};
 
-/** Whether a value can be kept for later: no secret, no file. @param {Schema} schema @param {string} name */
-export function isLasting({ properties = {} }, name) {
-  const { format, items } = properties[name] || {};
-  return !/^(file|bytes|password)$/.test((items || { format }).format ?? '');
-}
+/** Whether a parameter is a file, which goes with its task. @param {Schema} schema @param {string} name */
+export const isFile = ({ properties = {} }, name) => kindOf(properties[name] || {}) === 'file';
 
 /** How such a value is asked for. @param {Schema} schema @param {any} [value] */
 function kindOf(schema, value) {
@@ -342,13 +339,12 @@ export function argumentsFrom(described, now, before, values) {
  * @param {Map<string, unknown>} result @param {{}} known @param {any} others
  */
 function putOthers(result, known, others = {}) {
-  if (typeof others !== 'object' || !others || Array.isArray(others)) {
-    throw new Error(t('Please write names and values, such as {example}.', { example: '{"colour": "red"}' }));
+  if (typeof others !== 'object' || !others || Array.isArray(others)
+    || Object.keys(others).some((name) => Object.hasOwn(known, name))) {
+    throw new Error(t('Please write other names, such as {example}.', { example: '{"a": 1}' }));
   }
   for (const name of result.keys()) if (!Object.hasOwn(known, name)) result.delete(name);
-  for (const [name, value] of Object.entries(others)) {
-    if (!Object.hasOwn(known, name)) result.set(name, value);
-  }
+  for (const [name, value] of Object.entries(others)) result.set(name, value);
 }
 
 /**

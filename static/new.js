@@ -10,7 +10,7 @@ import {
   valuesOf,
 } from './forms.js';
 import {
-  argumentFields, argumentsFrom, introduction, isLasting, needChange, optionFields, optionsFrom,
+  argumentFields, argumentsFrom, introduction, isFile, needChange, optionFields, optionsFrom,
   otherFunction, propertiesOf, readCell, readFunctions, readQueues, showFunctions, utc, zoneHelp,
 } from './functions.js';
 import { t } from './language.js';
@@ -23,7 +23,6 @@ const SHOWN = 5;
 const LINES = 'application/x-ndjson';
 const FIX = { field: 'lines', message: t('Please fix the errors below.') };
 const MOST = 100000;
-const EDITABLE = 1e5;            // characters of a file that is shown in the table, to be mended there
 const SEPARATORS = ['\t', ';', ','];
 
 /** @type {Page['show']} */
@@ -32,7 +31,7 @@ export async function show({ id, params }, signal) {
   const from = params.get('from');
   const [functions, queues, task, last] = await Promise.all([
     readFunctions(signal), id ? readQueues(signal) : [],
-    from ? get(`api/tasks/${encodeURIComponent(from)}`, signal) : readSaved(params.get('saved'), signal),
+    from ? get(`api/tasks/${encodeURIComponent(from)}`, signal) : readSaved(id, params.get('saved'), signal),
     id && !from ? readLast(id, signal) : null,
   ]);
   if (signal.aborted) return;
@@ -51,11 +50,12 @@ async function readLast(name, signal) {
   return (await get(`api/tasks?${query}`, signal)).tasks[0];
 }
 
-/** Values that were saved by name. @param {string|null} id @param {AbortSignal} signal */
-async function readSaved(id, signal) {
+/** Values of a function that were saved by name.
+ * @param {string} name @param {string|null} id @param {AbortSignal} signal */
+async function readSaved(name, id, signal) {
   if (!id) return null;
   const { saved } = await get('api/saved', signal);
-  const one = saved.find((/** @type {Saved} */ { id: other }) => String(other) === id);
+  const one = saved.find((/** @type {Saved} */ one) => `${one.page}?${one.id}` === `new/${name}?${id}`);
   if (!one) throw new ApiError(404);
   return one.value;
 }
@@ -92,7 +92,7 @@ function showForm(chosen, queues, task, last, signal, instead) {
   const before = valuesOf(form);
   const menu = chosen.schema.properties && savedMenu(() => import('./saved.js'), `new/${chosen.name}`, () => ({
     arguments: Object.fromEntries(Object.entries(argumentsFrom(chosen.schema, valuesOf(form), before, given))
-      .filter(([parameter]) => isLasting(chosen.schema, parameter))),
+      .filter(([parameter]) => !isFile(chosen.schema, parameter))),
     ...optionsFrom(valuesOf(form), before, options),
   }), ({ id }) => `#/new/${name}?saved=${id}`);
   render(t('New {name}', chosen), otherFunction('#/new'), head(chosen.name, menu),
@@ -308,7 +308,8 @@ class Sheet {
       this.file = new TextDecoder('windows-1252').decode(bytes);
     }
     this.text.value = '';
-    if (this.file.length < EDITABLE) [this.text.value, this.file] = [this.file, ''];
+    // A small file is shown in the table, to be mended there.
+    if (this.file.length < MOST) [this.text.value, this.file] = [this.file, ''];
     this.read();
   }
 
@@ -348,7 +349,7 @@ class Sheet {
       ...first.flatMap((cell, place) => {
         const name = cell.slice(0, 40);
         if (!columns[place]) return t('Row 1: there is no parameter “{name}”.', { name });
-        return columns.indexOf(columns[place]) < place
+        return columns.findIndex((one) => one?.name === columns[place]?.name) < place
           ? t('Row 1: {name} is there twice.', { name }) : [];
       }),
       ...missing.map(({ name }) => t('Row 1: {name} is missing.', { name })),

@@ -396,8 +396,9 @@ function summaryField(name) {
     [String(hour), clock.format(new Date(2000, 0, 1, hour))]));
   const chosen = choice({ name: 'summary', disabled: !user.email, onchange: () => act(chosen, async () => {
     const hour = chosen.value;
-    user.summary = hour && { hour: Number(hour), zone: ZONE || 'UTC' } || null;
-    await request('PATCH', path({ name }), { summary: user.summary });
+    const summary = hour && { hour: Number(hour), zone: ZONE || 'UTC' } || null;
+    await request('PATCH', path({ name }), { summary });
+    user.summary = summary;
     say(t('Saved.'), true);
   }) }, [['', t('never')], ...hours], String(user.summary?.hour ?? ''));
   return field(t('Summary of yesterday by mail'), chosen, {

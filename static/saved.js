@@ -25,10 +25,10 @@ export async function fillSaved(body, page, read, address) {
       say(t('Saved as {name}.', { name: name.value }), true);
     });
     find('summary', menu).click();
-  } }, h('label', {}, t('Save as'), ' ', name), ' ', save);
+  } }, h('label', {}, t('Save as'), ' ', name), save);
   const rows = saved.filter((/** @type {Saved} */ one) => one.page === page)
     .map((/** @type {Saved} */ one) => h('p', { class: 'with' }, h('a', { href: address(one) }, one.name),
-      deleteButton(one.name, `api/saved/${one.id}`, () => find('.question').replaceWith(menu),
+      deleteButton(one.name, `api/saved/${one.id}`, () => find('.head .question').replaceWith(menu),
         { class: 'small', 'aria-label': `${t('Delete')} ${one.name}` })));
   body.replaceChildren(...rows, form);
   (find('a', body) || name).focus();

@@ -10,15 +10,15 @@ import json
 from ..base.head import TYPE_CHECKING
 from ..base.errors import Conflict, NotFound
 from ..base.time_and_text import dump_json
-from ..base.values import about, object_of, text_like, titled
+from ..base.values import about, mask, object_of, text_like, titled
 from ..store.connection import Connection
 from ..store.database import Database
 
 if TYPE_CHECKING:
     from ..base.types import JsonObject, Row
 
-SAVED_MAX = 200                 # saved values of one user
-SAVED_CHARACTERS = 20000        # maximum of a saved value as JSON
+SAVED_MAX = 100                 # saved values of one user
+SAVED_CHARACTERS = 10000        # maximum of a saved value as JSON
 NEW_SAVED = titled("NewSaved", object_of(
     ("page", "name", "value"),
     page=about(text_like(r"tasks|new/[^/\x00-\x1f]{1,300}", "must be tasks, or new/ and a function"),
@@ -40,8 +40,8 @@ class Saved:
             "SELECT * FROM saved WHERE user_id=? ORDER BY page, name", (user_id,))]
 
     def add(self, user_id: int, page: str, name: str, value: JsonObject) -> JsonObject:
-        """Save a value under a name, in the place of an earlier one with this name; return its row."""
-        key, text = {"user_id": user_id, "page": page, "name": name.strip()}, dump_json(value)
+        """Save a value, with its secrets masked, in the place of one with the same name; return its row."""
+        key, text = {"user_id": user_id, "page": page, "name": name.strip()}, dump_json(mask(value))
         if len(text) > SAVED_CHARACTERS:
             raise Conflict("These values are too long to be saved: %d characters are the maximum."
                            % SAVED_CHARACTERS)

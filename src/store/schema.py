@@ -30,7 +30,7 @@ CREATE TABLE IF NOT EXISTS user (
     summary_at REAL                     -- when the next summary is due
 );
 CREATE TABLE IF NOT EXISTS saved (          -- filters and values of forms that a user saved by name
-    id INTEGER PRIMARY KEY,
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
     user_id INTEGER NOT NULL REFERENCES user(id),
     page TEXT NOT NULL,                 -- tasks, or new/FUNCTION
     name TEXT NOT NULL,
@@ -347,8 +347,9 @@ FROM_8 = """
 ALTER TABLE user ADD COLUMN summary TEXT;
 ALTER TABLE user ADD COLUMN summary_at REAL;
 ALTER TABLE task ADD COLUMN samples TEXT;
-CREATE TABLE IF NOT EXISTS saved (id INTEGER PRIMARY KEY, user_id INTEGER NOT NULL REFERENCES user(id),
-    page TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, UNIQUE (user_id, page, name));
+CREATE TABLE IF NOT EXISTS saved (id INTEGER PRIMARY KEY AUTOINCREMENT,
+    user_id INTEGER NOT NULL REFERENCES user(id), page TEXT NOT NULL, name TEXT NOT NULL,
+    value TEXT NOT NULL, UNIQUE (user_id, page, name));
 """
 MIGRATIONS = {0: "", SCHEMA_VERSION: "", 8: FROM_8, 7: FROM_7 + FROM_8, 6: FROM_6 + FROM_7 + FROM_8,
               4: FROM_6 + """

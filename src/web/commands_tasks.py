@@ -57,14 +57,15 @@ def cmd_help_of(client: Client, options: Namespace) -> None:
 def typed_arguments(function: JsonObject, texts: Iterable[str]) -> JsonObject:
     """Return the values of name=value texts, read by the function's schema."""
     values: JsonObject = {}
-    properties = function["schema"]["properties"]
+    properties, more = function["schema"]["properties"], function["schema"].get("additionalProperties")
+    more = more if isinstance(more, dict) else {}         # the schema of **more
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
             raise field_error(text, "must be written as name=value")
         if name in values:
             raise field_error("arguments." + name, "is given twice")
-        values[name] = parse_text(properties.get(name, {}), storable(value))
+        values[name] = parse_text(properties.get(name, more), storable(value))
     return values
 
 

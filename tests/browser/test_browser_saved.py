@@ -63,8 +63,8 @@ class Saved(BrowserTestCase):
         bob.type("[name='priority']", "-3")
         self.save(bob, "Bergen, later")
         saved = bob.api("GET", "api/saved")["saved"]
-        self.assertEqual([row["value"] for row in saved], [{"arguments": {"city": "Bergen", "pages": 3},
-                                                            "priority": -3}])
+        self.assertEqual([row["value"] for row in saved], [
+            {"arguments": {"city": "Bergen", "pages": 3, "password": "•••"}, "priority": -3}])
         bob.run("window.onbeforeunload = null; document.querySelector('form').reset()")
         bob.go("#/new/report")
         bob.click("main .menu summary", "Saved")

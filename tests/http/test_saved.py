@@ -32,6 +32,13 @@ class Saved(WebTestCase):
         self.assertEqual(again, {**first, "value": {"query": "q=2"}})
         self.assertEqual(len(self.names(self.bob)), 2)
 
+    def test_secrets_in_a_value_are_masked_at_any_depth(self):
+        for secret in ("x", "•••"):
+            value = {"arguments": {"api_token": secret, "to": {"password": secret, "a": 1}}}
+            saved = self.save(self.bob, "Mine", value, "new/add")
+        self.assertEqual(saved["value"], value)
+        self.assertNotIn('"x"', self.database.value("SELECT value FROM saved"))
+
     def test_a_deleted_one_is_gone_and_another_persons_cannot_be_deleted(self):
         saved = self.save(self.bob, "Mine", {})
         self.assertEqual(self.eve.delete("/api/saved/%d" % saved["id"]).status, 404)
