@@ -16294,7 +16294,7 @@ def patch_user(queue, request, name):
     own = user["name"] == person.name
     if not own and not person.is_admin:
         raise NotFound("There is no user %s." % shorten(name, 60))
-    if own and set(fields) <= {"email", "summary"} and fields.get("email") is None:
+    if own and fields and set(fields) <= {"email", "summary"} and fields.get("email") is None:
         return users.change(person.name, by=person.name, **fields)
     if not own or ("password" not in fields and person.is_admin):
         if "password" in fields if user["role"] == "admin" else fields.get("role") == "admin":

@@ -69,7 +69,7 @@ class Planning(BrowserTestCase):
         bob.go("#/new")
         bob.go("#/new/job_4")
         bob.see("Use the values of #%d" % number)
-        bob.click("main a", "#%d" % number)
+        bob.click("main a", "Use the values of #%d" % number)
         wait_until(lambda: self.value(bob, "arguments.x") == "5", what="the values")
         self.assertEqual(self.value(bob, "arguments.where"), "there")
 

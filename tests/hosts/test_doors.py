@@ -210,7 +210,7 @@ class BasicTests:
         reply = visitor.post("/api/session", {"name": "ana", "password": PASSWORD})
         self.assertIn("; Path=%s;" % self.door.prefix, reply.headers["set-cookie"])
         self.assertEqual(visitor.get("/api/session").json["user"],
-                         {"name": "ana", "role": "admin", "email": None})
+                         {"name": "ana", "role": "admin", "email": None, "summary": None})
         visitor.delete("/api/session")
         self.assertEqual(visitor.get("/api/session").status, 401)
 

@@ -50,8 +50,8 @@ class BehindDoor:
         another = self.site.add("report", city="Bergen")
         ana.go("#/tasks/%d" % another)
         ana.see("halfway there")
-        ana.click("button", "Cancel")
         ana.click("button", "Stop")
+        ana.click(".question button", "Stop")
         ana.see("cancelled")
         self.assertEqual(self.site.json("show", another)["status"], "cancelled")
 

@@ -800,6 +800,9 @@ class ForgeryMatrix(WebTestCase):
             self.write("INSERT INTO alert (code, subject, text, opened_at, seen_at) "
                        "VALUES ('failed', ?, '', 0, ?)", (random_word(), self.clock.now()))
             return path.replace("ID", str(self.database.value("SELECT max(id) FROM alert")))
+        if "saved/" in path:
+            saved = self.queue.saved.add(self.owner_id("ana"), "tasks", random_word(), {})
+            return path.replace("ID", str(saved["id"]))
         if "queues/" in path:
             self.write("INSERT OR IGNORE INTO queue (name, created_at) VALUES ('eve', 0)")
         if "schedules" in path:

@@ -531,7 +531,7 @@ class Session(WebTestCase):
 
     def test_logging_in_tells_who_one_is(self):
         value = self.check(self.log_in("BOB"), 200)
-        self.assertEqual(value, {"user": {"name": "bob", "role": "user", "email": None},
+        self.assertEqual(value, {"user": {"name": "bob", "role": "user", "email": None, "summary": None},
                                  "mail": value["mail"], "version": jobqueue.VERSION,
                                  "expires_at": "2027-01-15T20:00:00.000Z", "data": None, "exposed": [],
                                  "looked_at": None, "max_file_mb": 64})
@@ -649,7 +649,7 @@ class Setup(WebTestCase):
     def test_the_code_makes_the_admin_and_logs_in(self):
         visitor = Visitor(self.app)
         value = self.check(self.set_up(visitor), 201)
-        self.assertEqual(value["user"], {"name": "root", "role": "admin", "email": None})
+        self.assertEqual(value["user"], {"name": "root", "role": "admin", "email": None, "summary": None})
         self.check(visitor.get("/api/users"), 200)
 
     def test_after_that_there_is_no_set_up(self):

@@ -34,7 +34,8 @@ class Rules:
         self.worker_id, _ = self.live(pid=0)         # which is nobody's
         self.claimed = self.claim(self.worker_id)
         self.killed = []
-        self.child = SimpleNamespace(ended=False, death=None, signal=self.killed.append)
+        self.child = SimpleNamespace(ended=False, death=None, signal=self.killed.append, cpu_seconds=0.0,
+                                     process=SimpleNamespace(pid=os.getpid()))
 
     def attempt(self):
         """The attempt as its worker watches it."""

@@ -495,10 +495,10 @@ row = {"id": 1, "claim": "x", "timeout": 1e9, "state": "running", "claimed": 0.0
 attempt = worker.RemoteAttempt(site, N(signal=lambda number: None), row)
 attempt.log = N(is_full=False)
 clock.at = 140.0
-attempt._keep_alive(clock.at)
+attempt._hold_or_signal(clock.at)
 print(attempt.ending)
 clock.at = 160.0
-attempt._keep_alive(clock.at)
+attempt._hold_or_signal(clock.at)
 print(attempt.ending)
 '''
 

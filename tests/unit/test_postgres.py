@@ -465,6 +465,9 @@ class Server(unittest.TestCase):
             link.run("INSERT INTO setting (name, value) SELECT '.' || name, value FROM state")
             link.run("INSERT INTO setting (name, value) VALUES ('.worker_test', '1')")
             link.run("DROP TABLE state")
+            link.run("DROP TABLE saved")
+            for table, column in (("user", "summary"), ("user", "summary_at"), ("task", "samples")):
+                link.run("ALTER TABLE %s DROP COLUMN %s" % (table, column))
             link.run("UPDATE jobqueue SET version=7")
         with self.assertRaisesRegex(jobqueue.SetupError, "schema version 7"):
             queue.enqueue("add", {"a": 1, "b": 2})
