@@ -1637,7 +1637,8 @@ def summarize(arguments_text, files=()):
         values = mask(shown_arguments(arguments_text)).values()
     except RecursionError:              # stored before depth was limited
         return "…"
-    words = ", ".join(value if isinstance(value, str) else dump_json(value) for value in values)
+    texts = (value if isinstance(value, str) else dump_json(value) for value in values)
+    words = ", ".join(filter(None, texts))
     for key, name in files:
         words = words.replace(key, name)
     return shorten(words, SUMMARY_MAX_CHARACTERS)
@@ -11572,10 +11573,16 @@ class Users:
 
     def prepare(self, name, password, role):
         """Return the columns of a new user; Invalid if the name or the password is not allowed."""
+        errors = []
         if not re.fullmatch(NAME_PATTERN, name):
-            raise field_error("name", "must be 1 to 50 letters, digits, _ . @ + or -, and begin "
-                              "with a letter or digit")
-        check_password(password, name)
+            errors += wrong("name", "must be 1 to 50 letters, digits, _ . @ + or -, and begin "
+                            "with a letter or digit")
+        try:
+            check_password(password, name)
+        except Invalid as error:
+            errors += error.errors
+        if errors:
+            raise Invalid(join_errors(errors), errors)
         return {"name": name, "password": hash_password(password), "role": role,
                 "created_at": self._database.clock.now()}
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from ..base.head import TYPE_CHECKING
 from ..base.types import NamedTuple
 from ..base.limits import CACHE_SECONDS
-from ..base.errors import (Busy, Conflict, Denied, JobQueueError, NotFound, SetupError, TooMany,
-                           Unauthorized, field_error, wrong)
+from ..base.errors import (Busy, Conflict, Denied, Invalid, JobQueueError, NotFound, SetupError, TooMany,
+                           Unauthorized, field_error, join_errors, wrong)
 from ..base.time_and_text import iso, shorten, storable
 from ..base.values import (OPTION_SCHEMAS, TEXT, about, object_of, or_null, text_up_to,
                            titled)
@@ -28,7 +28,7 @@ from ..upkeep.summary import SUMMARY, summary_columns
 if TYPE_CHECKING:
     from typing import Any, BinaryIO, TypedDict
 
-    from ..base.types import JsonObject, Row
+    from ..base.types import FieldError, JsonObject, Row
 
 if TYPE_CHECKING:
     class TokenLimits(TypedDict, total=False):
@@ -363,10 +363,16 @@ class Users:
 
     def prepare(self, name: str, password: str, role: str) -> JsonObject:
         """Return the columns of a new user; Invalid if the name or the password is not allowed."""
+        errors: list[FieldError] = []
         if not re.fullmatch(NAME_PATTERN, name):
-            raise field_error("name", "must be 1 to 50 letters, digits, _ . @ + or -, and begin "
-                              "with a letter or digit")
-        check_password(password, name)
+            errors += wrong("name", "must be 1 to 50 letters, digits, _ . @ + or -, and begin "
+                            "with a letter or digit")
+        try:
+            check_password(password, name)
+        except Invalid as error:
+            errors += error.errors
+        if errors:
+            raise Invalid(join_errors(errors), errors)
         return {"name": name, "password": hash_password(password), "role": role,
                 "created_at": self._database.clock.now()}
 

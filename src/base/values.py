@@ -354,7 +354,8 @@ def summarize(arguments_text: str, files: Iterable[tuple[str, str]] = ()) -> str
         values = mask(shown_arguments(arguments_text)).values()
     except RecursionError:              # stored before depth was limited
         return "…"
-    words = ", ".join(value if isinstance(value, str) else dump_json(value) for value in values)
+    texts = (value if isinstance(value, str) else dump_json(value) for value in values)
+    words = ", ".join(filter(None, texts))
     for key, name in files:
         words = words.replace(key, name)
     return shorten(words, SUMMARY_MAX_CHARACTERS)

@@ -440,6 +440,10 @@ class Finding(WebTestCase):
                          {"id": newest, "finished_at": NOW, "seconds": None, "peak_memory": None})
         self.check(self.eve.get("/api/tasks/%d/success" % failed), 404)
 
+    def test_empty_values_are_left_out_of_the_summary(self):
+        self.add("bob", "greet", name="")
+        self.assertEqual(self.bob.get("/api/tasks").json["tasks"][0]["summary"], "")
+
     def test_secrets_among_the_arguments_are_masked_in_the_summary(self):
         self.declare(function_json("call", {"url": {"type": "string"}, "api_key": {"type": "string"}}))
         self.bob.post("/api/tasks", {"function": "call", "arguments": {"url": "x", "api_key": "canary"}})

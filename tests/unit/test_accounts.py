@@ -477,6 +477,11 @@ class Guessing(Case):
         self.clock.wall -= 10 * 365 * 86400
         self.log_in()
 
+    def test_a_wrong_name_and_a_wrong_password_are_said_at_once(self):
+        with self.assertRaises(jobqueue.Invalid) as caught:
+            self.queue.users.add("Cyril Müller", "short")
+        self.assertEqual([error["field"] for error in caught.exception.errors], ["name", "password"])
+
     def test_who_logged_in_lately_from_an_address_is_not_locked_out_by_strangers(self):
         self.log_in(address="198.51.100.1")
         self.log_in(address="2001:db8::1")
