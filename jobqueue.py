@@ -8919,7 +8919,8 @@ class Tally:
                owner_id, worker_id, machine):
         if event in EVENTS and type(function) is type(queue) is str:
             is_put_back, column = event == "put_back", EVENTS[event]
-            counts_at = at - (seconds or 0) if is_put_back else at     # negative if the clock was set back
+            # The start of a put_back attempt; its seconds are negative if the clock was set back.
+            counts_at = at - (seconds or 0) if is_put_back else at
             # A value of a wrong type raises an error here, before anything of its row is counted.
             waited, seconds, service, cpu_seconds, peak_memory = (
                 None if value is None else sane(value)
@@ -9840,7 +9841,7 @@ class Alerts:
         rows = {(row["code"], row["subject"]): row for row in self._database.all(
             "SELECT * FROM alert WHERE ended_at IS NULL ORDER BY id")}
         troubles = {**self._held({code for code, _ in rows}), **self._failures(rows, span)}
-        ended, unsettled = self._asked_for(span), self._unsettled(rows)
+        ended, unsettled = self._asked_for(span), self._unsettled(rows, now)
         if before.get("seen") == newest and not (troubles or rows):
             return
         with self._database.transaction(durable=False) as transaction:
@@ -9929,9 +9930,13 @@ class Alerts:
                     "opened_at": now if since is None else min(now, since), "seen_at": now})
         transaction.run("DELETE FROM alert WHERE seen_at<>? AND NOT %s" % IS_OPEN, (now,))
 
-    def _unsettled(self, rows):
-        """Return the subjects of open alerts of functions with tasks that are failed still or tried again."""
-        opened = {row["subject"]: row["opened_at"] for row in rows.values() if row["code"] == "failed"}
+    def _unsettled(self, rows, now):
+        """Return the subjects of functions with tasks that are failed still or tried again.
+
+        Alerts with a failure within SETTLED_SECONDS are left out: they do not end yet.
+        """
+        opened = {row["subject"]: row["opened_at"] for row in rows.values()
+                  if row["code"] == "failed" and now - row["seen_at"] >= SETTLED_SECONDS}
         if not opened:
             return set()
         names, _ = self._database.read_within(STILL_FAILED, (min(opened.values()),), LOOK_SECONDS)
@@ -10150,12 +10155,20 @@ def summary_columns(summary, now):
             "summary_at": summary and next_summary(**summary, now=now)}
 
 
+class Part(NamedTuple):
+    """A part of a span whose figures are read in the same steps, a word of STEPS."""
+
+    start: "int"
+    end: "int"
+    step: "str"
+
+
 def _parts(span, has_sums):
-    """Return the parts of a span as (start, end, step). Stored sums of whole six hours are fewer to read."""
+    """Return the parts of a span. Stored sums of whole six hours are fewer to read than those of hours."""
     start, end = (int(at) // HOUR * HOUR for at in span[1:])
     first, last = -(-start // SIX_HOURS) * SIX_HOURS, end // SIX_HOURS * SIX_HOURS
-    parts = [(start, first, "hour"), (first, last, "6h"), (last, end, "hour")]
-    return [part for part in parts if part[0] < part[1]] if has_sums else [(start, end, "hour")]
+    parts = Part(start, first, "hour"), Part(first, last, "6h"), Part(last, end, "hour")
+    return [part for part in parts if part.start < part.end] if has_sums else [Part(start, end, "hour")]
 
 
 class Summaries:
@@ -10170,12 +10183,12 @@ class Summaries:
 
     def sentence(self, span, owner_id):
         """Return the sentence of a span."""
-        none_ended, succeeded, failed, too_many = SENTENCES[span.name]
+        none_ended, succeeded, failed, incomplete = SENTENCES[span.name]
         seconds, counts, failures = 0.0, 0, collections.Counter[str]()
         for start, end, step in _parts(span, owner_id is None):
             figures = self._metrics.read(start, end, step, lambda *_: True, owner_id, owner_id)
             if figures["counted_from"] and figures["counted_from"] > iso(start):
-                return too_many
+                return incomplete
             seconds += figures["totals"]["ran"]["sum"]
             counts += figures["totals"]["succeeded"]
             failures.update({row["name"]: row["failed"] for row in figures["functions"] if row["failed"]})
@@ -11596,7 +11609,7 @@ class Users:
         """
         changes = {column: value for column, value in changes.items()
                    if value is not None or column in ("max_pending", "max_running", "email", "summary")}
-        if changes.get("email", "") is None:
+        if "email" in changes and changes["email"] is None:
             changes["summary"] = None
         if "summary" in changes:
             changes.update(summary_columns(changes["summary"], self._database.clock.now()))
@@ -14614,6 +14627,7 @@ ROW_ID = integer_within(1, INTEGER_MAX)
 TASK_COLUMNS = {name: schema for name, schema in OPTION_SCHEMAS.items() if name != "remove_on_success"}
 CHOSEN = {    # schemas of columns that replace the one in COLUMN_KINDS
     "user": {"id": ROW_ID, "role": {"enum": list(ROLES)}, "name": text_like(NAME_PATTERN, "is no name")},
+    "saved": {"id": ROW_ID, **{name: NEW_SAVED["properties"][name] for name in ("page", "name")}},
     "token": {"id": ROW_ID, "scope": {"enum": [*TOKEN_SCOPES, INVITATION]}},
     "setting": {"name": {"enum": list(SETTINGS)}}, "state": {"name": {"enum": list(EXPORTED_STATE)}},
     "function": {"who": {"enum": list(WHO_MAY_ADD)}},
@@ -14713,8 +14727,7 @@ def check_row(table, row):
 
 EXPORT_ROWS = 100               # rows that are read at a time
 EXPORTED = {                    # {table: the columns of its key}
-    **dict.fromkeys("user token setting function queue schedule task log activity alert "
-                    "saved".split(),
+    **dict.fromkeys("user token saved setting function queue schedule task log activity alert".split(),
                     "id"),
     **{table: ", ".join(keys) for table, keys in HOUR_KEYS.items()}, "recent": "function",
     "slot": "schedule_id, at", "state": "name", "unsettled": "task_id", "request": "owner_id, key",

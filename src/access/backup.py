@@ -46,8 +46,7 @@ if TYPE_CHECKING:
 
 EXPORT_ROWS = 100               # rows that are read at a time
 EXPORTED = {                    # {table: the columns of its key}
-    **dict.fromkeys("user token setting function queue schedule task log activity alert "
-                    "saved".split(),
+    **dict.fromkeys("user token saved setting function queue schedule task log activity alert".split(),
                     "id"),
     **{table: ", ".join(keys) for table, keys in HOUR_KEYS.items()}, "recent": "function",
     "slot": "schedule_id, at", "state": "name", "unsettled": "task_id", "request": "owner_id, key",

@@ -15,6 +15,7 @@ from ..store.state import EXPORTED_STATE
 from ..store.settings import SETTINGS, tidy_setting
 from ..upkeep.summary import SUMMARY
 from .people import NAME_PATTERN, ROLES, SCRYPT_COST, TOKEN_SCOPES
+from .saved import NEW_SAVED
 
 if TYPE_CHECKING:
     from ..base.types import JsonObject, Schema
@@ -27,6 +28,7 @@ ROW_ID = integer_within(1, INTEGER_MAX)
 TASK_COLUMNS = {name: schema for name, schema in OPTION_SCHEMAS.items() if name != "remove_on_success"}
 CHOSEN: dict[str, dict[str, Schema]] = {    # schemas of columns that replace the one in COLUMN_KINDS
     "user": {"id": ROW_ID, "role": {"enum": list(ROLES)}, "name": text_like(NAME_PATTERN, "is no name")},
+    "saved": {"id": ROW_ID, **{name: NEW_SAVED["properties"][name] for name in ("page", "name")}},
     "token": {"id": ROW_ID, "scope": {"enum": [*TOKEN_SCOPES, INVITATION]}},
     "setting": {"name": {"enum": list(SETTINGS)}}, "state": {"name": {"enum": list(EXPORTED_STATE)}},
     "function": {"who": {"enum": list(WHO_MAY_ADD)}},

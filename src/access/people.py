@@ -386,7 +386,7 @@ class Users:
         """
         changes = {column: value for column, value in changes.items()
                    if value is not None or column in ("max_pending", "max_running", "email", "summary")}
-        if changes.get("email", "") is None:
+        if "email" in changes and changes["email"] is None:
             changes["summary"] = None
         if "summary" in changes:
             changes.update(summary_columns(changes["summary"], self._database.clock.now()))

@@ -191,7 +191,7 @@ class Alerts:
         rows = {(row["code"], row["subject"]): row for row in self._database.all(
             "SELECT * FROM alert WHERE ended_at IS NULL ORDER BY id")}
         troubles = {**self._held({code for code, _ in rows}), **self._failures(rows, span)}
-        ended, unsettled = self._asked_for(span), self._unsettled(rows)
+        ended, unsettled = self._asked_for(span), self._unsettled(rows, now)
         if before.get("seen") == newest and not (troubles or rows):
             return
         with self._database.transaction(durable=False) as transaction:
@@ -280,9 +280,13 @@ class Alerts:
                     "opened_at": now if since is None else min(now, since), "seen_at": now})
         transaction.run("DELETE FROM alert WHERE seen_at<>? AND NOT %s" % IS_OPEN, (now,))
 
-    def _unsettled(self, rows: Mapping[AlertKey, Row]) -> set[str]:
-        """Return the subjects of open alerts of functions with tasks that are failed still or tried again."""
-        opened = {row["subject"]: row["opened_at"] for row in rows.values() if row["code"] == "failed"}
+    def _unsettled(self, rows: Mapping[AlertKey, Row], now: float) -> set[str]:
+        """Return the subjects of functions with tasks that are failed still or tried again.
+
+        Alerts with a failure within SETTLED_SECONDS are left out: they do not end yet.
+        """
+        opened = {row["subject"]: row["opened_at"] for row in rows.values()
+                  if row["code"] == "failed" and now - row["seen_at"] >= SETTLED_SECONDS}
         if not opened:
             return set()
         names, _ = self._database.read_within(STILL_FAILED, (min(opened.values()),), LOOK_SECONDS)

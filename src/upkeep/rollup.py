@@ -264,7 +264,8 @@ class Tally:
                owner_id: int | None, worker_id: int | None, machine: str | None) -> None:
         if event in EVENTS and type(function) is type(queue) is str:
             is_put_back, column = event == "put_back", EVENTS[event]
-            counts_at = at - (seconds or 0) if is_put_back else at     # negative if the clock was set back
+            # The start of a put_back attempt; its seconds are negative if the clock was set back.
+            counts_at = at - (seconds or 0) if is_put_back else at
             # A value of a wrong type raises an error here, before anything of its row is counted.
             waited, seconds, service, cpu_seconds, peak_memory = (
                 None if value is None else sane(value)

@@ -83,12 +83,20 @@ def summary_columns(summary: JsonObject | None, now: float) -> JsonObject:
             "summary_at": summary and next_summary(**summary, now=now)}
 
 
-def _parts(span: Span, has_sums: bool) -> list[tuple[int, int, str]]:
-    """Return the parts of a span as (start, end, step). Stored sums of whole six hours are fewer to read."""
+class Part(NamedTuple):
+    """A part of a span whose figures are read in the same steps, a word of STEPS."""
+
+    start: int
+    end: int
+    step: str
+
+
+def _parts(span: Span, has_sums: bool) -> list[Part]:
+    """Return the parts of a span. Stored sums of whole six hours are fewer to read than those of hours."""
     start, end = (int(at) // HOUR * HOUR for at in span[1:])
     first, last = -(-start // SIX_HOURS) * SIX_HOURS, end // SIX_HOURS * SIX_HOURS
-    parts = [(start, first, "hour"), (first, last, "6h"), (last, end, "hour")]
-    return [part for part in parts if part[0] < part[1]] if has_sums else [(start, end, "hour")]
+    parts = Part(start, first, "hour"), Part(first, last, "6h"), Part(last, end, "hour")
+    return [part for part in parts if part.start < part.end] if has_sums else [Part(start, end, "hour")]
 
 
 class Summaries:
@@ -103,12 +111,12 @@ class Summaries:
 
     def sentence(self, span: Span, owner_id: int | None) -> str:
         """Return the sentence of a span."""
-        none_ended, succeeded, failed, too_many = SENTENCES[span.name]
+        none_ended, succeeded, failed, incomplete = SENTENCES[span.name]
         seconds, counts, failures = 0.0, 0, collections.Counter[str]()
         for start, end, step in _parts(span, owner_id is None):
             figures = self._metrics.read(start, end, step, lambda *_: True, owner_id, owner_id)
             if figures["counted_from"] and figures["counted_from"] > iso(start):
-                return too_many
+                return incomplete
             seconds += figures["totals"]["ran"]["sum"]
             counts += figures["totals"]["succeeded"]
             failures.update({row["name"]: row["failed"] for row in figures["functions"] if row["failed"]})
